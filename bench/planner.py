@@ -32,8 +32,8 @@ _NEAR_LINEAR = 1.3
 def run() -> None:
     full = busy_moment(nodes=_NODES, running=_RUNNING, queued=_QUEUED)
     first = _plan(full)
-    told = first.wait_of()
-    latest = {who: wait.starts_at for who, wait in told.items()}
+    told = first.estimates()
+    latest = {who: wait.latest for who, wait in told.items()}
     settled, zoned = _after(full, first), _in_zones(full)
     _report("who starts now", _best(lambda: _starts(full)), 100)
     for running in (1_000, 2_000, 3_000):

@@ -14,8 +14,9 @@ from bench.simulation.traces import Cluster, Job
 from bench.simulation.world import Held, Placement, State
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate as QueueEstimate
 from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
-from gpudev.planning.queue.plan import Queued, Request
+from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.planner import plan_queue
 
 GPU_TYPE = "h100"
@@ -26,7 +27,7 @@ _TELL_AGAIN = timedelta(hours=1)
 
 class Ours:
     def __init__(self, cluster: Cluster) -> None:
-        self.waits: Mapping[ReservationId, Queued] = {}
+        self.waits: Mapping[ReservationId, QueueEstimate] = {}
         """What everybody who waits was told last; the next plan keeps it."""
         self._nodes = [Node(_name(number), GPU_TYPE, cluster.units) for number in range(cluster.nodes)]
         self._margin = timedelta(seconds=cluster.margin)
@@ -35,7 +36,7 @@ class Ours:
 
     def decide(self, state: State) -> Sequence[Placement]:
         plan = plan_queue(self._nodes, *self._facts(state), self._margin, promises=self.waits)
-        self.waits = plan.wait_of()
+        self.waits = plan.estimates()
         return [
             (state.queue[number_of(start.reservation_id)], tuple(int(share.node) for share in start.shares))
             for start in plan.starts
@@ -46,7 +47,7 @@ class Ours:
             self._nodes,
             *self._facts(state),
             began={id_of(number): moment(held.since) for number, held in state.held.items()},
-            latest={who: wait.starts_at for who, wait in self.waits.items()},
+            latest={who: wait.latest for who, wait in self.waits.items()},
             came={id_of(number): moment(job.arrives) for number, job in state.queue.items()},
             experience={GPU_TYPE: experience},
             margin=self._margin,
@@ -116,7 +117,7 @@ class AllowedIdle:
                 self.seconds += until - state.now
 
 
-def any_allowed(state: State, waits: Mapping[ReservationId, Queued]) -> bool:
+def any_allowed(state: State, waits: Mapping[ReservationId, QueueEstimate]) -> bool:
     """Whether anybody who waits could start now without touching anybody else's place."""
     places: dict[int, list[tuple[float, float, int, int]]] = {node: [] for node in range(state.cluster.nodes)}
     """By node: (from, until, GPUs, whose)."""
@@ -125,8 +126,8 @@ def any_allowed(state: State, waits: Mapping[ReservationId, Queued]) -> bool:
             places[node].append((state.now, held.until, held.job.units, held.job.number))
     for number, job in state.queue.items():
         wait = waits[id_of(number)]
-        if wait.starts_at is not None:
-            start = seconds_of(wait.starts_at)
+        if wait.latest is not None:
+            start = seconds_of(wait.latest)
             for name in wait.nodes:
                 places[int(name)].append((start, start + job.asked + state.cluster.margin, job.units, number))
     return any(_could_start(state, job, places) for job in state.queue.values())

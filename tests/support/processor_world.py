@@ -1,7 +1,7 @@
 """A processor over a real database and a cluster on paper, turned by hand."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
@@ -67,6 +67,22 @@ class World:
     async def get(self, reservation_id: ReservationId) -> Reservation:
         found = await self.stores.reservations.find_reservation(reservation_id)
         assert found is not None
+        return found
+
+    async def position(self, reservation_id: ReservationId) -> int | None:
+        """None: it does not wait, or nobody has looked yet."""
+        estimate = (await self.get(reservation_id)).estimate
+        return None if estimate is None else estimate.position
+
+    async def latest_start(self, reservation_id: ReservationId) -> datetime | None:
+        estimate = (await self.get(reservation_id)).estimate
+        return None if estimate is None else estimate.latest
+
+    async def start_by_planned_ends(self, reservation_id: ReservationId) -> datetime | None:
+        async with self.stores.pool.acquire() as connection:
+            found: datetime | None = await connection.fetchval(
+                "SELECT estimated_start_at FROM reservations WHERE reservation_id = $1", reservation_id
+            )
         return found
 
     async def status(self, reservation_id: ReservationId) -> Status:

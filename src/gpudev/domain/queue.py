@@ -137,13 +137,3 @@ class MessageCause(StrEnum):
     RETRIED = "retried"
     PRIORITISED = "prioritised"
     RESENT = "resent"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueUpdate:
-    """Where a waiting reservation stands. Not guarded by version and no history: told, not decided."""
-
-    reservation_id: ReservationId
-    estimate: Estimate
-    estimated_start_at: datetime | None
-    """By the planned ends, without the time that clearing away may take."""

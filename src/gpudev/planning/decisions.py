@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import EstimateRecord, QueueUpdate
+from gpudev.domain.queue import Estimate, EstimateRecord
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.reservation import Reservation
 
@@ -14,7 +14,8 @@ class Decisions:
     """What to write and what to do. Effects name reservations as they were read; each can run twice."""
 
     changes: list[Change] = field(default_factory=list)
-    updates: list[QueueUpdate] = field(default_factory=list)
+    updates: dict[ReservationId, Estimate] = field(default_factory=dict)
+    """Where those stand whose rows are no longer near enough to the plan."""
     estimates: list[EstimateRecord] = field(default_factory=list)
     """Estimates to be kept, to be compared with what happens."""
     launches: list[Reservation] = field(default_factory=list)
@@ -30,7 +31,7 @@ class Decisions:
 
     def add(self, other: "Decisions") -> None:
         self.changes += other.changes
-        self.updates += other.updates
+        self.updates |= other.updates
         self.estimates += other.estimates
         self.launches += other.launches
         self.starts += other.starts

@@ -1,6 +1,6 @@
 """Stores of reservations: guarded writes, moves, and wake-ups on change."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpudev.domain.disks.operations import DiskSettings
 from gpudev.domain.ids import ReservationId, UserId
-from gpudev.domain.queue import EstimateRecord, MessageCause, QueueUpdate
+from gpudev.domain.queue import Estimate, EstimateRecord, MessageCause
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent
@@ -115,10 +115,11 @@ class ReservationStore(Protocol):
         self,
         lease: Lease,
         changes: Sequence[Change],
-        updates: Sequence[QueueUpdate],
+        updates: Mapping[ReservationId, Estimate],
         acknowledge: Sequence[int],
         *,
         now: datetime,
+        teardown_margin: timedelta,
         estimates: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
         """The planning loop's decisions, what it tells people and its acknowledgements, in one transaction.

@@ -375,7 +375,13 @@ class Processor:
         (and no message is acknowledged: what was not written has not been looked at)."""
         try:
             return await self._reservations.apply_decisions(
-                lease, decisions.changes, decisions.updates, examined, now=now, estimates=decisions.estimates
+                lease,
+                decisions.changes,
+                decisions.updates,
+                examined,
+                now=now,
+                teardown_margin=self._timing.teardown_margin,
+                estimates=decisions.estimates,
             )
         except (LeaseLost, Unavailable):
             raise
@@ -384,7 +390,9 @@ class Processor:
         done: set[ReservationId] = set()
         for change in decisions.changes:
             try:
-                done |= await self._reservations.apply_decisions(lease, [change], [], [], now=now)
+                done |= await self._reservations.apply_decisions(
+                    lease, [change], {}, [], now=now, teardown_margin=self._timing.teardown_margin
+                )
             except (LeaseLost, Unavailable):
                 raise
             except Exception:

@@ -25,7 +25,6 @@ from gpudev.planning.queue.queue_cycle import (
     PlanDraft,
     QueueCycleResult,
     decide_queue,
-    promises_of,
 )
 from gpudev.planning.queue.queue_input import QueueInput, RowCache, gather_queue_input
 from gpudev.planning.queue.zone_constraints import constrain_to_disks
@@ -245,7 +244,7 @@ class QueuePlanner:
         return compute_fair_ranks(reservations, gpu_type, self._usage, now, patience)
 
     async def _load_memories(self, now: datetime) -> dict[str, QueueMemory]:
-        promises = {gpu_type: promises_of(plan) for gpu_type, plan in (await self._plans.refresh()).items()}
+        promises = {gpu_type: dict(plan.estimates) for gpu_type, plan in (await self._plans.refresh()).items()}
         told = {
             outcome.estimate.reservation_id: outcome.estimate
             for outcome in await self._estimates.outcomes_since(now)

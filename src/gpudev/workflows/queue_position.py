@@ -15,7 +15,6 @@ from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.fair_share import queue_order
 from gpudev.planning.queue.forecasting import NO_EXPERIENCE, Calibration, ForecastModel, TypeForecast, TypicalUsage
 from gpudev.planning.queue.plan import Request, Start
-from gpudev.planning.queue.queue_cycle import promises_of
 from gpudev.planning.queue.queue_input import split_by_type, to_allocation, to_request
 from gpudev.planning.queue.start_quotes import estimate_newcomer
 from gpudev.ports.reservations import QueueAhead
@@ -42,21 +41,20 @@ def estimate_position(
         longest = sum((one.duration for one in new), timedelta(0))
         return estimate_in_long_queue(newcomer, QueueAhead(len(ahead), len(new), longest), plan, now)
     holdings = allocations_of(same_type, now, timing)
-    margin, promises = timing.teardown_margin, promises_of(plan) if plan else None
+    margin, promises = timing.teardown_margin, plan.estimates if plan else None
     decision = estimate_newcomer(nodes, holdings, ahead, newcomer, now, margin=margin, promises=promises)
     if isinstance(decision, Start):
         return Estimate(len(ahead) + 1, now, TimeInterval(now, now, now), "it is about to start")
-    if decision.starts_at is None:
-        return Estimate(decision.position, None, None, decision.reason)
+    planned = decision.estimate
+    if planned.latest is None:
+        return planned
     began = {one.reservation_id: one.launched_at for one in same_type if one.launched_at is not None}
     ((facts, requests),) = split_by_type(nodes, holdings, [*ahead, newcomer], now, margin)
     forecasts = TypeForecast(facts, requests, began, _published_model(plan)).forecast_waiting(
-        {newcomer.reservation_id: decision.starts_at}, {}
+        {newcomer.reservation_id: planned.latest}, {}
     )
     told = forecasts.get(newcomer.reservation_id)
-    return Estimate(
-        decision.position, decision.starts_at, told.interval if told else None, decision.reason, decision.nodes
-    )
+    return replace(planned, interval=told.interval if told else None)
 
 
 def estimate_in_long_queue(newcomer: Request, ahead: QueueAhead, plan: QueuePlan | None, now: datetime) -> Estimate:

@@ -105,14 +105,7 @@ def current_estimate(reservation: Reservation, plan: QueuePlan | None) -> Estima
     written = reservation.last_queue_update
     if plan is not None and planned is not None and (written is None or plan.made_at >= written):
         return planned
-    if reservation.queue_position is None:
-        return None
-    return Estimate(
-        reservation.queue_position,
-        reservation.latest_start_at,
-        reservation.expected_start,
-        reservation.wait_reason or "",
-    )
+    return reservation.estimate
 
 
 def job_view(

@@ -211,7 +211,11 @@ async def test_who_is_overtaken_on_the_last_node_waits_until_it_is_free(
         job = await system.until(await system.submit("--gpus", "8"), "preparing")
         await system.api.wait("pods", job["pod_name"], system.namespace, lambda pod: True)
         name = await occupy(system, job["nodes"][0]["node"], 4)
-    await system.see(job, lambda row: row.queue_position == 1 and not row.shares, "it does not wait again")
+    await system.see(
+        job,
+        lambda row: row.estimate is not None and row.estimate.position == 1 and not row.shares,
+        "it does not wait again",
+    )
     waiting = await system.status(job)
     assert waiting["eta"]["latest"] > holders[0]["expires_at"]
     await system.check_objects()

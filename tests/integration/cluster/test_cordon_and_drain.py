@@ -66,8 +66,9 @@ async def test_everybody_can_read_that_a_node_is_closed_and_why(
     job = await submit(ada, gpu_count=1)
     await api.world.turn()
     row = await api.world.get(identifier(job))
-    assert row.wait_reason == "no h100 node is open for new work (new driver)"
-    assert row.latest_start_at is None, "nothing is promised"
+    assert row.estimate is not None
+    assert row.estimate.reason == "no h100 node is open for new work (new driver)"
+    assert row.estimate.latest is None, "nothing is promised"
 
 
 async def test_what_the_processor_writes_counts_no_closed_node(api: Api, olga: httpx2.AsyncClient) -> None:

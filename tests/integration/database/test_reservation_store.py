@@ -39,6 +39,11 @@ class Desk:
         }
         return ReservationDraft(**(values | changes))  # type: ignore[arg-type]
 
+    async def decide(self, lease: Lease, change: Change) -> frozenset[ReservationId]:
+        return await self.stores.reservations.apply_decisions(
+            lease, [change], {}, [], now=self.clock.now(), teardown_margin=timedelta(0)
+        )
+
     async def submit(
         self, draft: ReservationDraft | None = None, key: str | None = None, fingerprint: str = "f"
     ) -> Reservation:
@@ -178,8 +183,8 @@ async def test_a_write_with_an_older_epoch_changes_nothing(desk: Desk) -> None:
     change = Change(row.reservation_id, row.status, row.version, NewEvent("queued", "x"), to=Status.QUEUED)
     with pytest.raises(LeaseLost):
         old = Lease("planning", "one", lease.epoch - 1)
-        await desk.stores.reservations.apply_decisions(old, [change], [], [], now=desk.clock.now())
-    done = await desk.stores.reservations.apply_decisions(lease, [change], [], [], now=desk.clock.now())
+        await desk.decide(old, change)
+    done = await desk.decide(lease, change)
     assert done == {row.reservation_id}
 
 

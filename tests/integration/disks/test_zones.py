@@ -101,7 +101,8 @@ async def test_who_waits_for_a_zone_is_told_so(zones: ZoneWorld) -> None:
     await zones.go_on()
     row = await zones.get(waits)
     assert row.status is Status.QUEUED
-    assert (row.wait_reason or "").startswith("waits for zone zone-a, where disk 'data' is; 0 of 2 GPUs free")
+    assert row.estimate is not None
+    assert row.estimate.reason.startswith("waits for zone zone-a, where disk 'data' is; 0 of 2 GPUs free")
     await zones.cancel(in_zone_a)
     await zones.go_on()
     assert await zones.node(waits) == "second"
@@ -181,8 +182,9 @@ async def test_the_first_answer_knows_where_the_disk_is(zones: ZoneWorld) -> Non
         asked: dict[str, Any] = {"gpu_type": "h100", "gpu_count": 8, "ssh_public_keys": [PUBLIC_KEY]}
         request = SubmitRequest(**asked, disk_name=disk)
         told[disk] = (await submission.submit(ada, request, None)).reservation
-    assert told["none"].wait_reason == "it is about to start"
-    assert (told["data"].wait_reason or "").startswith("waits for zone zone-a, where disk 'data' is")
+    reasons = {disk: row.estimate.reason for disk, row in told.items() if row.estimate is not None}
+    assert reasons["none"] == "it is about to start"
+    assert reasons["data"].startswith("waits for zone zone-a, where disk 'data' is")
 
 
 class NoKeys:

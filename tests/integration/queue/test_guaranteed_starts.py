@@ -36,11 +36,11 @@ async def test_the_promise_allows_for_preparing_and_clearing_away(world: World) 
     assert end is not None
     clearing, preparing = timedelta(seconds=30), timedelta(minutes=1)
     rows = [await world.get(second), await world.get(third)]
-    assert [row.latest_start_at for row in rows] == [
+    assert [await world.latest_start(row.reservation_id) for row in rows] == [
         end + clearing,
         end + clearing + preparing + timedelta(hours=4) + clearing,
     ]
-    assert rows[0].estimated_start_at == end
+    assert await world.start_by_planned_ends(rows[0].reservation_id) == end
 
 
 async def test_a_hand_over_that_takes_its_time_breaks_no_promise(world: World) -> None:
@@ -48,7 +48,7 @@ async def test_a_hand_over_that_takes_its_time_breaks_no_promise(world: World) -
     await world.turn()
     world.cluster.ready_at_once = False
     for ended, follower in pairwise(waiting):
-        promised = (await world.get(follower)).latest_start_at
+        promised = await world.latest_start(follower)
         assert promised is not None
         world.clock.move(to=(await world.get(ended)).expires_at)
         world.cluster.slow_to_go = True
@@ -79,13 +79,13 @@ async def test_another_processor_keeps_what_the_one_before_promised(world: World
     for hours in (2, 8, 3):
         rid = await world.submit(4, hours=hours, user="bob")
         await world.turn()
-        told[rid] = (await world.get(rid)).latest_start_at
+        told[rid] = await world.latest_start(rid)
     other = make_processor(world.stores, world.cluster, world.clock, world.settings.timing)
     await world.processor._leases.release(world.processor._lease)  # type: ignore[arg-type]
     world.processor = other
     await world.turn()
     for rid, promised in told.items():
-        latest = (await world.get(rid)).latest_start_at
+        latest = await world.latest_start(rid)
         assert latest is not None
         assert promised is not None
         assert latest <= promised
@@ -115,13 +115,13 @@ async def test_a_lost_node_is_told_to_those_it_was_promised_to(world: World) -> 
     first, second = await world.submit(8, hours=1), await world.submit(8, hours=8)
     waiting = await world.submit(8, hours=1, user="bob")
     await world.turn()
-    promised = (await world.get(waiting)).latest_start_at
+    promised = await world.latest_start(waiting)
     shares = (await world.get(first)).shares
     world.cluster.nodes = tuple(replace(node, ready=node.name != shares[0].node) for node in TWO_NODES)
     await world.turn()
     (message,) = await messages(world, waiting, "delayed")
     assert f"node {shares[0].node} was lost" in message
-    later = (await world.get(waiting)).latest_start_at
+    later = await world.latest_start(waiting)
     assert promised is not None
     assert later is not None
     assert later > promised
@@ -249,14 +249,14 @@ class TestFairShare:
             Status.ACTIVE,
             Status.QUEUED,
         ]
-        assert [(await world.get(rid)).queue_position for rid in waiting] == [2, 3, None, 1]
+        assert [await world.position(rid) for rid in waiting] == [2, 3, None, 1]
 
     async def test_a_weight_makes_use_count_less(self, world: World) -> None:
         await world.user("ada")
         await world.stores.users.set_weight("ada", 1000)
         waiting = await self.heavy_and_light(world, FairShareSettings(on=True))
         assert await world.status(waiting[2]) is Status.ACTIVE, "she has used something, he nothing"
-        assert [(await world.get(rid)).queue_position for rid in waiting] == [1, 2, None, 3]
+        assert [await world.position(rid) for rid in waiting] == [1, 2, None, 3]
 
     async def test_who_has_waited_long_enough_goes_first_whatever_they_used(self, world: World) -> None:
         waiting = await self.heavy_and_light(world, FairShareSettings(on=True, patience_hours=0.01))
@@ -274,6 +274,6 @@ async def test_an_operators_priority_goes_before_promises_and_the_others_are_tol
         Change(row.reservation_id, row.status, row.version, event, fields={"priority": 10}), now=world.clock.now()
     )
     await world.turn()
-    assert [(await world.get(rid)).queue_position for rid in waiting] == [2, 1]
+    assert [await world.position(rid) for rid in waiting] == [2, 1]
     (message,) = await messages(world, waiting[0], "delayed")
     assert "operator" in message

@@ -44,9 +44,10 @@ async def test_a_newcomer_is_told_at_once_and_starts_when_there_is_room(world: W
     third = await world.submit(8, hours=4)
     await world.turn(1)
     rows = [await world.get(rid) for rid in (second, third)]
-    assert [row.queue_position for row in rows] == [1, 2]
-    assert rows[1].latest_start_at is not None
-    assert rows[1].expected_start is not None
+    estimates = [row.estimate for row in rows if row.estimate is not None]
+    assert [estimate.position for estimate in estimates] == [1, 2]
+    assert estimates[1].latest is not None
+    assert estimates[1].interval is not None
     assert (await world.kinds(third)) == ["submitted", "queued"]
     await world.cancel(first)
     await world.turn()
@@ -65,7 +66,7 @@ async def test_everybody_is_told_anew_after_a_pause(world: World) -> None:
     world.clock.move(to=world.processor._next_at)
     await world.turn(1)
     assert await published(world) == {str(waiting[1]): 1, str(waiting[2]): 2}
-    assert [(await world.get(rid)).queue_position for rid in waiting] == [None, 1, 2]
+    assert [await world.position(rid) for rid in waiting] == [None, 1, 2]
 
 
 async def test_hand_overs_that_take_their_time_break_no_promise(world: World) -> None:
@@ -112,14 +113,14 @@ async def test_many_come_and_go_and_the_books_are_right(world: World) -> None:
 async def test_another_processor_keeps_the_promises(world: World) -> None:
     waiting = [await world.submit(8, hours=hours) for hours in (4, 3, 2, 1)]
     await world.turn()
-    before = [(await world.get(rid)).latest_start_at for rid in waiting[1:]]
+    before = [await world.latest_start(rid) for rid in waiting[1:]]
     assert world.processor._lease is not None
     await world.stores.leases.release(world.processor._lease)
     world.processor = make_processor(world.stores, world.cluster, world.clock, world.settings.timing)
     world.processor._queue_planner._from_long = 1
     world.clock.move(seconds=10)
     await world.turn()
-    after = [(await world.get(rid)).latest_start_at for rid in waiting[1:]]
+    after = [await world.latest_start(rid) for rid in waiting[1:]]
     assert all(b is not None and a is not None and a <= b for a, b in zip(after, before, strict=True))
 
 
@@ -132,11 +133,11 @@ async def test_an_extension_moves_nobody_and_is_followed(world: World) -> None:
     assert row.expires_at is not None
     longer = {"expires_at": row.expires_at + timedelta(hours=2), "warned_minutes": None}
     change = Change(second, row.status, row.version, NewEvent("extended", "by 2 hours"), fields=longer)
-    before = (await world.get(waiting)).latest_start_at
+    before = await world.latest_start(waiting)
     await world.stores.reservations.apply_change(change, now=world.clock.now())
     world.clock.move(seconds=30)
     await world.turn()
-    assert (await world.get(waiting)).latest_start_at == before
+    assert await world.latest_start(waiting) == before
     world.clock.move(to=(await world.get(first)).expires_at)
     await world.turn(4)
     assert await world.status(waiting) is Status.ACTIVE
@@ -147,5 +148,5 @@ async def test_very_many_at_once_are_all_told(world: World) -> None:
     await world.turn()
     crowd = [await world.submit(8, hours=1, user=f"user-{number}") for number in range(40)]
     await world.turn(1)
-    assert [(await world.get(rid)).queue_position for rid in crowd] == list(range(1, 41))
+    assert [await world.position(rid) for rid in crowd] == list(range(1, 41))
     assert {await world.status(rid) for rid in crowd} == {Status.QUEUED}

@@ -40,8 +40,8 @@ async def test_a_waiting_one_is_told_the_end_of_the_first_and_starts_when_that_i
     await world.turn()
     waiting = await world.get(second)
     assert waiting.status is Status.QUEUED
-    assert waiting.queue_position == 1
-    assert waiting.estimated_start_at == (await world.get(first)).expires_at
+    assert await world.position(waiting.reservation_id) == 1
+    assert await world.start_by_planned_ends(waiting.reservation_id) == (await world.get(first)).expires_at
     await world.cancel(first)
     await world.turn()
     assert await world.status(second) is Status.ACTIVE

@@ -67,9 +67,9 @@ async def test_where_there_is_no_other_place_it_waits_at_the_front_however_often
         row = await world.get(rid)
         assert row.status is Status.QUEUED
         assert row.shares == ()
-        assert row.queue_position == 1
+        assert await world.position(row.reservation_id) == 1
         assert row.preparing_at is None
-        assert (await world.get(behind)).queue_position == 2
+        assert await world.position(behind) == 2
         assert rid not in world.cluster.servers
         take(world, "node-1", 0)
         await world.turn(2)
@@ -123,14 +123,14 @@ async def test_a_promise_to_somebody_behind_is_kept(world: World) -> None:
     rid = await place(world, hours=20)
     waits = await world.submit(8, hours=1, user="bob")
     await world.turn()
-    promised = (await world.get(waits)).latest_start_at
+    promised = await world.latest_start(waits)
     assert promised is not None
     [place_of] = (await world.get(rid)).shares
     take(world, place_of.node, 8)
     refuse(world, rid)
     await world.turn(5)
     assert await world.status(rid) is Status.QUEUED
-    assert (await world.get(waits)).latest_start_at == promised
+    assert await world.latest_start(waits) == promised
     assert "delayed" not in await world.kinds(waits)
     assert await world.status(runs) is Status.ACTIVE
 

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from gpudev.domain.cluster import NodeShare
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.plan import Plan, Queued, Request, Start
 from support.planner.plan_properties import begins, real_planner
 from support.planner.situations import Situation
@@ -30,7 +32,7 @@ def counts_on_totals(situation: Situation) -> Plan:
         room[request.gpu_type] -= request.units_per_node * request.node_count
     for wait in plan.waits:
         request = requests[wait.reservation_id]
-        if wait.starts_at is not None and request.units_per_node * request.node_count <= room[request.gpu_type]:
+        if wait.estimate.latest is not None and request.units_per_node * request.node_count <= room[request.gpu_type]:
             room[request.gpu_type] -= request.units_per_node * request.node_count
             starts.append(_start_there(request, wait))
         else:
@@ -54,7 +56,7 @@ def puts_a_gang_on_one_node(situation: Situation) -> Plan:
     starts = (
         replace(s, shares=tuple(replace(share, node=s.shares[0].node) for share in s.shares)) for s in plan.starts
     )
-    waits = (replace(w, nodes=w.nodes[:1] * len(w.nodes)) for w in plan.waits)
+    waits = (_replanned(w, nodes=w.estimate.nodes[:1] * len(w.estimate.nodes)) for w in plan.waits)
     return Plan(tuple(starts), tuple(waits))
 
 
@@ -112,7 +114,7 @@ def never_backfills(situation: Situation) -> Plan:
             waits.append(waiting[who])
         elif request.gpu_type in closed:
             nodes = tuple(share.node for share in starting[who].shares)
-            waits.append(Queued(who, 99, situation.now + timedelta(days=9), nodes, "behind another"))
+            waits.append(Queued(who, Estimate(99, situation.now + timedelta(days=9), None, "behind another", nodes)))
         else:
             starts.append(starting[who])
     return Plan(tuple(starts), tuple(waits))
@@ -160,7 +162,7 @@ def never_moves_a_disk(situation: Situation) -> Plan:
 
 def counts_positions_over_all_types(situation: Situation) -> Plan:
     plan = real_planner(situation)
-    return replace(plan, waits=tuple(replace(wait, position=at) for at, wait in enumerate(plan.waits, 1)))
+    return replace(plan, waits=tuple(_replanned(wait, position=at) for at, wait in enumerate(plan.waits, 1)))
 
 
 def _plan_under_other_names(situation: Situation, order: list[str]) -> Plan:
@@ -177,11 +179,15 @@ def _plan_under_other_names(situation: Situation, order: list[str]) -> Plan:
     )
     plan = real_planner(renamed)
     starts = (replace(s, shares=tuple(replace(x, node=back[x.node]) for x in s.shares)) for s in plan.starts)
-    waits = (replace(w, nodes=tuple(back[name] for name in w.nodes)) for w in plan.waits)
+    waits = (_replanned(w, nodes=tuple(back[name] for name in w.estimate.nodes)) for w in plan.waits)
     return Plan(tuple(starts), tuple(waits))
+
+
+def _replanned(wait: Queued, **changes: Any) -> Queued:
+    return replace(wait, estimate=replace(wait.estimate, **changes))
 
 
 def _start_there(request: Request, wait: Queued) -> Start:
     indices = () if request.slots else tuple(range(request.units_per_node))
-    shares = (NodeShare(rank, node, request.units_per_node, indices) for rank, node in enumerate(wait.nodes))
+    shares = (NodeShare(rank, node, request.units_per_node, indices) for rank, node in enumerate(wait.estimate.nodes))
     return Start(request.reservation_id, tuple(shares))

@@ -32,13 +32,13 @@ def real_planner(situation: Situation) -> Plan:
 
 def begins(situation: Situation, plan: Plan) -> dict[ReservationId, datetime | None]:
     starts: dict[ReservationId, datetime | None] = {s.reservation_id: situation.now for s in plan.starts}
-    return starts | {wait.reservation_id: wait.starts_at for wait in plan.waits}
+    return starts | {wait.reservation_id: wait.estimate.latest for wait in plan.waits}
 
 
 def places(plan: Plan) -> dict[ReservationId, tuple[str, ...]]:
     """The nodes of everybody who has any."""
     found = {start.reservation_id: tuple(share.node for share in start.shares) for start in plan.starts}
-    return found | {wait.reservation_id: wait.nodes for wait in plan.waits if wait.starts_at is not None}
+    return found | {wait.reservation_id: wait.estimate.nodes for wait in plan.waits if wait.estimate.latest is not None}
 
 
 def moved(situation: Situation, plan: Plan) -> set[ReservationId]:
@@ -115,7 +115,9 @@ def gangs_are_whole(planner: Planner, situation: Situation) -> None:
     plan = planner(situation)
     nodes = {node.name: node for node in situation.nodes}
     places = {start.reservation_id: [share.node for share in start.shares] for start in plan.starts}
-    places |= {wait.reservation_id: list(wait.nodes) for wait in plan.waits if wait.starts_at is not None}
+    places |= {
+        wait.reservation_id: list(wait.estimate.nodes) for wait in plan.waits if wait.estimate.latest is not None
+    }
     slots = slots_held(situation) + slots_planned(situation, plan)
     for request in situation.queue:
         names = places.get(request.reservation_id)
@@ -145,7 +147,7 @@ def nothing_idles_that_somebody_could_use(planner: Planner, situation: Situation
     """Nobody waits who could start now beside what is held and beside the places of those ahead."""
     plan = planner(situation)
     planned = slots_planned(situation, plan)
-    waiting = plan.wait_of()
+    waiting = plan.estimates()
     for request in situation.queue:
         wait = waiting.get(request.reservation_id)
         if wait is not None:
@@ -153,7 +155,7 @@ def nothing_idles_that_somebody_could_use(planner: Planner, situation: Situation
             slots = slots_held(situation) + [slot for slot in planned if slot.who in ahead]
             assert not places_now(situation, slots, request), f"{request.reservation_id} could start"
             move = request.zone_constraint.move_time if request.zone_constraint is not None else None
-            if move is not None and (wait.starts_at is None or situation.now + move < wait.starts_at):
+            if move is not None and (wait.latest is None or situation.now + move < wait.latest):
                 assert not places_now(situation, slots, request, away=True), "its disk could be moved"
 
 
@@ -186,7 +188,7 @@ def positions_are_a_permutation(planner: Planner, situation: Situation) -> None:
     plan = planner(situation)
     decided = [start.reservation_id for start in plan.starts] + [wait.reservation_id for wait in plan.waits]
     assert Counter(decided) == Counter(request.reservation_id for request in situation.queue)
-    positions = {wait.reservation_id: wait.position for wait in plan.waits}
+    positions = {wait.reservation_id: wait.estimate.position for wait in plan.waits}
     for gpu_type in {request.gpu_type for request in situation.queue}:
         waiting = [r.reservation_id for r in situation.ordered() if r.gpu_type == gpu_type]
         own = [positions[who] for who in waiting if who in positions]
@@ -199,7 +201,9 @@ def it_says_what_the_reference_says(planner: Planner, situation: Situation) -> N
         s.reservation_id: (situation.now, tuple(share.node for share in s.shares)) for s in plan.starts
     }
     for wait in plan.waits:
-        places[wait.reservation_id] = None if wait.starts_at is None else (wait.starts_at, wait.nodes)
+        places[wait.reservation_id] = (
+            None if wait.estimate.latest is None else (wait.estimate.latest, wait.estimate.nodes)
+        )
     assert places == reference_starts(situation)
 
 

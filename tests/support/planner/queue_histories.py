@@ -145,16 +145,17 @@ class Life:
         nodes = {node.name: node for node in self.nodes}
         for answer in [*self.said, *self.live.iter_queued()]:
             request = self.everybody[answer.reservation_id]
-            names = answer.nodes if isinstance(answer, Queued) else [share.node for share in answer.shares]
+            names = answer.estimate.nodes if isinstance(answer, Queued) else [share.node for share in answer.shares]
             is_movable = request.zone_constraint is not None and request.zone_constraint.move_time is not None
             assert is_movable or all(is_home(nodes[name], request) for name in names), "where its disk cannot be"
 
     def check_promises(self) -> None:
         for wait in self.live.iter_queued():
-            assert wait.starts_at is not None
-            bound = self.told.get(wait.reservation_id, wait.starts_at)
-            assert wait.starts_at <= bound or not self.kept, "planned later than told"
-            self.told[wait.reservation_id] = wait.starts_at
+            latest = wait.estimate.latest
+            assert latest is not None
+            bound = self.told.get(wait.reservation_id, latest)
+            assert latest <= bound or not self.kept, "planned later than told"
+            self.told[wait.reservation_id] = latest
 
     def check_places(self) -> None:
         situation, plan = self.situation(), self.live.plan()
@@ -173,7 +174,7 @@ class Life:
     def check_positions(self) -> None:
         waits = list(self.live.iter_queued())
         assert [w.reservation_id for w in waits] == [r.reservation_id for r in self.situation().ordered()]
-        assert [w.position for w in waits] == list(range(1, len(waits) + 1)), "positions are no permutation"
+        assert [w.estimate.position for w in waits] == list(range(1, len(waits) + 1)), "positions are no permutation"
         assert all(self.live.wait_of(wait.reservation_id) == wait for wait in waits)
 
 

@@ -46,9 +46,12 @@ def slots_planned(situation: Situation, plan: Plan) -> list[Slot]:
         slots += [Slot(start.reservation_id, s.node, s.units, situation.now, ends) for s in start.shares]
     for wait in plan.waits:
         request = requests[wait.reservation_id]
-        if wait.starts_at is not None:
-            ends = wait.starts_at + request.duration
-            slots += [Slot(wait.reservation_id, n, request.units_per_node, wait.starts_at, ends) for n in wait.nodes]
+        if wait.estimate.latest is not None:
+            ends = wait.estimate.latest + request.duration
+            slots += [
+                Slot(wait.reservation_id, n, request.units_per_node, wait.estimate.latest, ends)
+                for n in wait.estimate.nodes
+            ]
     return slots
 
 

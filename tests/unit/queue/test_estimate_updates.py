@@ -10,7 +10,6 @@ from gpudev.domain.queue import DelayCause, Estimate, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.estimate_updates import explain_delay, is_delayed, is_worth_writing
-from gpudev.planning.queue.plan import Queued
 from support.planner.situations import NOW, ask, h100, held, hours, rid
 
 MINUTE = timedelta(minutes=1)
@@ -34,10 +33,7 @@ def row(estimate: Estimate) -> Reservation:
         node_count=1,
         duration=hours(1),
         created_at=NOW,
-        queue_position=estimate.position,
-        latest_start_at=estimate.latest,
-        expected_start=estimate.interval,
-        wait_reason=estimate.reason,
+        estimate=estimate,
     )
 
 
@@ -63,11 +59,11 @@ def test_a_change_is_news_when_it_is_large_for_its_owner(before: Estimate, after
 
 
 def test_one_that_nobody_has_looked_at_yet_is_news() -> None:
-    assert is_worth_writing(replace(row(told(1, hours(1))), queue_position=None), told(1, hours(1)), NOW)
+    assert is_worth_writing(replace(row(told(1, hours(1))), estimate=None), told(1, hours(1)), NOW)
 
 
-def wait(at: timedelta | None, *nodes: str) -> Queued:
-    return Queued(rid(1), 1, None if at is None else NOW + at, nodes or ("a",), "")
+def wait(at: timedelta | None, *nodes: str) -> Estimate:
+    return Estimate(1, None if at is None else NOW + at, None, "", nodes or ("a",))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Allocation, Node
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
-from gpudev.planning.queue.plan import Queued, Request
+from gpudev.planning.queue.plan import Request
 from gpudev.settings import LimitSettings
 from support.planner.plan_properties import begins, real_planner
 from support.planner.situations import NOW, Situation, ask, h100, held, hours, situations
@@ -137,7 +138,7 @@ class TestWithPromises:
 
     mine = held(90, 2, ("a", range(4)))
     waiting = ask(1, 8)
-    told = Queued(waiting.reservation_id, 1, NOW + hours(3), ("a",), "")
+    told = Estimate(1, NOW + hours(3), None, "", ("a",))
 
     def answer(self, longer: float, clearing: timedelta = timedelta(0)) -> ExtensionGranted | ExtensionDenied:
         return decide_extension(
@@ -151,7 +152,7 @@ class TestWithPromises:
             launched_at=AN_HOUR_AGO,
             limits=LIMITS,
             teardown_margin=clearing,
-            promises={self.told.reservation_id: self.told},
+            promises={self.waiting.reservation_id: self.told},
         )
 
     def test_it_goes_as_far_as_the_promise(self) -> None:

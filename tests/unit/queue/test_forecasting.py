@@ -35,7 +35,7 @@ def forecasts_of(
 
 def bounds(situation: Situation) -> dict[ReservationId, datetime | None]:
     plan = plan_queue(situation.nodes, situation.holdings, situation.queue, situation.now, situation.margin)
-    return {wait.reservation_id: wait.starts_at for wait in plan.waits}
+    return {wait.reservation_id: wait.estimate.latest for wait in plan.waits}
 
 
 def typical_hours(forecasts: dict[ReservationId, Forecast], number: int) -> float:

@@ -110,9 +110,9 @@ class ForgetsWhereNewDisksAre(IncrementalPlanner):
 
 class CountsPositionsByStart(IncrementalPlanner):
     def iter_queued(self) -> Iterator[Queued]:
-        known = [wait for wait in super().iter_queued() if wait.starts_at is not None]
-        for position, wait in enumerate(sorted(known, key=lambda w: (w.starts_at, w.reservation_id)), 1):
-            yield replace(wait, position=position)
+        known = [wait for wait in super().iter_queued() if wait.estimate.latest is not None]
+        for position, wait in enumerate(sorted(known, key=lambda w: (w.estimate.latest, w.reservation_id)), 1):
+            yield replace(wait, estimate=replace(wait.estimate, position=position))
 
 
 class BelievesThatEverybodyGoesInTime(IncrementalPlanner):
@@ -226,13 +226,13 @@ class TestTurns:
         live = self.live()
         turn = live.update(NODES[:1], self.held(), [ask(1, 8), ask(2, 8)], NOW)
         assert turn.remade
-        assert [wait.nodes for wait in turn.waits] == [("a",), ("a",)]
+        assert [wait.estimate.nodes for wait in turn.waits] == [("a",), ("a",)]
 
     def test_an_end_that_moves_onto_somebodys_place_makes_the_plan_anew(self) -> None:
         longer = [held(91, 5, ("a", range(8))), self.held()[1]]
         turn = self.live().update(NODES[:2], longer, [ask(1, 8), ask(2, 8)], NOW)
         assert turn.remade
-        assert [wait.starts_at for wait in turn.waits] == [NOW + hours(3), NOW + hours(4)]
+        assert [wait.estimate.latest for wait in turn.waits] == [NOW + hours(3), NOW + hours(4)]
 
     def test_somebody_who_may_go_first_now_makes_the_plan_anew(self) -> None:
         turn = self.live().update(NODES[:2], self.held(), [ask(1, 8), ask(2, 8, priority=1)], NOW)
@@ -258,13 +258,13 @@ class TestTurns:
     def test_a_size_nobody_asked_for_before(self) -> None:
         answer = self.live().add_request(ask(3, 2, 1), NOW)
         assert isinstance(answer, Queued)
-        assert (answer.starts_at, answer.position) == (NOW + hours(3), 3)
+        assert (answer.estimate.latest, answer.estimate.position) == (NOW + hours(3), 3)
 
     def test_those_who_can_never_run_are_told_so(self) -> None:
         answer = self.live().add_request(ask(3, 8, 1, nodes=3), NOW)
         assert isinstance(answer, Queued)
-        assert answer.starts_at is None
-        assert "only 2 h100 can be" in answer.reason
+        assert answer.estimate.latest is None
+        assert "only 2 h100 can be" in answer.estimate.reason
 
 
 def made_of(situation: Situation, make: MakeLive = IncrementalPlanner) -> tuple[tuple[Start, ...], list[Queued]]:

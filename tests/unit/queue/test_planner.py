@@ -23,7 +23,7 @@ def started(plan: Plan) -> dict[int, list[str]]:
 def begins(plan: Plan) -> dict[int, float | None]:
     """Hours until those who wait start."""
     return {
-        wait.reservation_id.int >> 96: None if wait.starts_at is None else (wait.starts_at - NOW) / hours(1)
+        wait.reservation_id.int >> 96: None if wait.estimate.latest is None else (wait.estimate.latest - NOW) / hours(1)
         for wait in plan.waits
     }
 
@@ -75,10 +75,10 @@ class TestWaiting:
     def test_it_starts_exactly_when_the_holder_ends(self) -> None:
         made = plan([h100("a")], [held(0x3F2A1B7C, 4, ("a", range(8)))], [ask(1, 8)])
         (wait,) = made.waits
-        assert wait.starts_at == NOW + hours(4)
-        assert wait.nodes == ("a",)
-        assert wait.position == 1
-        assert wait.reason == "0 of 8 GPUs free on any h100 node; first fit when reservation 3f2a1b7c ends"
+        assert wait.estimate.latest == NOW + hours(4)
+        assert wait.estimate.nodes == ("a",)
+        assert wait.estimate.position == 1
+        assert wait.estimate.reason == "0 of 8 GPUs free on any h100 node; first fit when reservation 3f2a1b7c ends"
 
     def test_releases_of_other_nodes_do_not_add_up(self) -> None:
         nodes = [h100("a"), h100("b")]
@@ -94,8 +94,8 @@ class TestWaiting:
     def test_what_should_have_ended_is_never_free_already(self, until: float | None) -> None:
         made = plan([h100("a")], [held(91, until, ("a", range(8)))], [ask(1, 8)])
         assert started(made) == {}
-        assert made.waits[0].starts_at == NOW + MARGIN
-        assert "is over, is cleared away" in made.waits[0].reason
+        assert made.waits[0].estimate.latest == NOW + MARGIN
+        assert "is over, is cleared away" in made.waits[0].estimate.reason
 
     def test_without_a_margin_the_overdue_are_not_free_either(self) -> None:
         made = plan_queue([h100("a")], [held(91, -1, ("a", range(8)))], [ask(1, 8)], NOW, timedelta(0))
@@ -104,7 +104,7 @@ class TestWaiting:
     def test_foreign_work_never_ends(self) -> None:
         made = plan([h100("a", foreign_units=2)], [], [ask(1, 8), ask(2, 4)])
         assert begins(made) == {1: None}
-        assert made.waits[0].reason == "foreign work leaves at most 6 of 8 GPUs on any h100 node"
+        assert made.waits[0].estimate.reason == "foreign work leaves at most 6 of 8 GPUs on any h100 node"
         assert started(made) == {2: ["a"]}
 
     @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ class TestWaiting:
     )
     def test_without_a_node_nothing_is_promised(self, nodes: list[Node], reason: str) -> None:
         (wait,) = plan(nodes, [held(91, 1, ("a", [0]))], [ask(1, 8)]).waits
-        assert (wait.starts_at, wait.nodes, wait.reason) == (None, (), reason)
+        assert (wait.estimate.latest, wait.estimate.nodes, wait.estimate.reason) == (None, (), reason)
 
     def test_a_node_that_is_down_promises_nothing_even_when_its_holder_ends_first(self) -> None:
         nodes = [h100("a", ready=False), h100("b")]
@@ -138,8 +138,8 @@ class TestOrder:
     def test_first_come_first_served(self) -> None:
         made = plan([h100("a")], [held(91, 4, ("a", range(8)))], [ask(2, 8, 3), ask(1, 8, 2), ask(3, 8)])
         assert begins(made) == {1: 4, 2: 6, 3: 9}
-        assert [wait.position for wait in made.waits] == [1, 2, 3]
-        assert made.waits[2].reason == (
+        assert [wait.estimate.position for wait in made.waits] == [1, 2, 3]
+        assert made.waits[2].estimate.reason == (
             "0 of 8 GPUs free on any h100 node; 2 requests ahead; "
             "first fit when reservation 00000002, which is ahead, has run"
         )
@@ -152,13 +152,15 @@ class TestOrder:
         nodes = [h100("a"), Node("b", "t4", 4)]
         holdings = [held(91, 4, ("a", range(8))), held(92, 4, ("b", range(4)), gpu_type="t4")]
         queue = [ask(1, 8), ask(2, 4, gpu_type="t4"), ask(3, 1), ask(4, 1, gpu_type="t4")]
-        positions = {wait.reservation_id.int >> 96: wait.position for wait in plan(nodes, holdings, queue).waits}
+        positions = {
+            wait.reservation_id.int >> 96: wait.estimate.position for wait in plan(nodes, holdings, queue).waits
+        }
         assert positions == {1: 1, 2: 1, 3: 2, 4: 2}
 
     def test_those_who_start_leave_no_gap_in_the_positions(self) -> None:
         made = plan([h100("a")], [held(91, 4, ("a", range(4)))], [ask(1, 8), ask(2, 2, 1), ask(3, 8)])
         assert started(made) == {2: ["a"]}
-        assert [wait.position for wait in made.waits] == [1, 2]
+        assert [wait.estimate.position for wait in made.waits] == [1, 2]
 
     def test_one_that_can_never_run_holds_nobody_up(self) -> None:
         made = plan([h100("a", units=4)], [], [ask(1, 8), ask(2, 4)])
@@ -188,7 +190,7 @@ class TestBackfill:
         made = plan([h100("a")], [held(91, 4, ("a", range(6)))], [ask(1, 8, 2), ask(2, 2, 4.01)])
         assert started(made) == {}
         assert begins(made) == {1: 4, 2: 6}
-        assert made.waits[1].reason.startswith(
+        assert made.waits[1].estimate.reason.startswith(
             "2 GPUs free on one h100 node are promised to those ahead; 1 request ahead"
         )
 
@@ -204,7 +206,7 @@ class TestBackfill:
         nodes = [h100("a"), h100("b")]
         holdings = [held(91, 2, ("a", range(8))), held(92, 2, ("b", range(4))), held(93, 9, ("b", range(4, 8)))]
         made = plan(nodes, holdings, [ask(1, 4, 1)])
-        assert made.waits[0].nodes == ("b",)
+        assert made.waits[0].estimate.nodes == ("b",)
 
 
 class TestGangs:
@@ -216,9 +218,12 @@ class TestGangs:
         made = plan([h100("a"), h100("b")], [held(91, 3, ("b", [7]))], [ask(1, 8, nodes=2)])
         assert started(made) == {}
         (wait,) = made.waits
-        assert wait.starts_at == NOW + hours(3)
-        assert wait.nodes == ("a", "b")
-        assert wait.reason == "waits for 2 whole free nodes; 1 of 2 free now; first fit when reservation 0000005b ends"
+        assert wait.estimate.latest == NOW + hours(3)
+        assert wait.estimate.nodes == ("a", "b")
+        assert (
+            wait.estimate.reason
+            == "waits for 2 whole free nodes; 1 of 2 free now; first fit when reservation 0000005b ends"
+        )
 
     def test_a_gang_needs_all_its_nodes_at_one_time(self) -> None:
         """b is free until 1 and from 4 on, because somebody ahead has it in between; a and c come free at 2 and 9."""
@@ -232,7 +237,7 @@ class TestGangs:
     def test_nodes_that_cannot_be_whole_are_no_part_of_a_gang(self, broken: dict[str, int]) -> None:
         made = plan([h100("a"), h100("b", **broken)], [], [ask(1, 8, nodes=2)])
         assert begins(made) == {1: None}
-        assert made.waits[0].reason == "waits for 2 whole free nodes; only 1 h100 can be"
+        assert made.waits[0].estimate.reason == "waits for 2 whole free nodes; only 1 h100 can be"
 
     def test_small_ones_run_on_a_gangs_nodes_as_long_as_it_waits_anyway(self) -> None:
         made = plan(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.plan import Plan, Queued, Request
 from gpudev.planning.queue.planner import plan_queue
 from support.planner import broken_planners as broken
@@ -23,7 +24,7 @@ Arrivals = Sequence[tuple[float, Request]]
 """After how many hours somebody asks for what."""
 
 
-Told = dict[ReservationId, Queued]
+Told = dict[ReservationId, Estimate]
 Asked = Callable[[Situation, Told], Plan]
 """A planner that may look at what was told last."""
 
@@ -57,9 +58,10 @@ def check_that_what_was_told_is_kept(
             leaves = now + request.duration * used[request.seq % len(used)]
             heapq.heappush(events, (leaves, request.seq, request.reservation_id))
         for wait in plan.waits:
-            assert wait.starts_at is not None
-            assert wait.starts_at <= _told_start(told, wait.reservation_id, wait.starts_at), "later than told"
-        told = {wait.reservation_id: wait for wait in plan.waits}
+            latest = wait.estimate.latest
+            assert latest is not None
+            assert latest <= _told_start(told, wait.reservation_id, latest), "later than told"
+        told = dict(plan.estimates())
     assert not queue, "somebody never started"
 
 
@@ -75,7 +77,7 @@ def nobody_could_start_beside_everybody(situation: Situation, plan: Plan) -> Non
 
 def _told_start(told: Told, who: ReservationId, otherwise: datetime) -> datetime:
     wait = told.get(who)
-    return otherwise if wait is None or wait.starts_at is None else wait.starts_at
+    return otherwise if wait is None or wait.latest is None else wait.latest
 
 
 def from_the_facts_alone(planner: Planner) -> Asked:
@@ -168,10 +170,10 @@ def sits_on_promised_seats(situation: Situation, told: Told) -> Plan:
     starts, waits = [], list(plan.waits)
     for start in plan.starts:
         promise = told.get(start.reservation_id)
-        if promise is None or promise.starts_at is None or promise.starts_at <= situation.now:
+        if promise is None or promise.latest is None or promise.latest <= situation.now:
             starts.append(start)
         else:
-            waits.append(promise)
+            waits.append(Queued(start.reservation_id, promise))
     return Plan(tuple(starts), tuple(waits))
 
 
@@ -201,7 +203,7 @@ def test_whoever_gives_up_a_seat_leaves_room_to_those_ahead_at_once() -> None:
     unpromised, first, second = ask(0, 8, 10), ask(1, 8, 3), ask(2, 8, 1)
     on_a, on_c = ask(3, 8, 9), ask(4, 8, 3)
     told = {
-        rid(number): Queued(rid(number), 1, NOW + hours(after), (node,), "")
+        rid(number): Estimate(1, NOW + hours(after), None, "", (node,))
         for number, after, node in [(1, 5, "b"), (2, 1, "b"), (3, 1, "a"), (4, 1, "c")]
     }
     situation = Situation(
@@ -210,7 +212,7 @@ def test_whoever_gives_up_a_seat_leaves_room_to_those_ahead_at_once() -> None:
     plan = keeping_promises(situation, told)
     nobody_could_start_beside_everybody(situation, plan)
     assert {start.reservation_id for start in plan.starts} == {rid(1), rid(2)}
-    assert plan.wait_of()[rid(4)].starts_at == NOW + hours(1)
+    assert plan.estimates()[rid(4)].latest == NOW + hours(1)
 
 
 class TestPriorities:
@@ -219,13 +221,15 @@ class TestPriorities:
     nodes = (h100("a"),)
     holdings = (held(90, 2, ("a", range(8))),)
 
-    def starts(self, queue: list[Request], promises: dict[ReservationId, Queued]) -> dict[int, timedelta]:
+    def starts(self, queue: list[Request], promises: Told) -> dict[int, timedelta]:
         plan = plan_queue(self.nodes, self.holdings, queue, NOW, promises=promises)
-        return {w.reservation_id.int >> 96: w.starts_at - NOW for w in plan.waits if w.starts_at is not None}
+        return {
+            w.reservation_id.int >> 96: latest - NOW for w in plan.waits if (latest := w.estimate.latest) is not None
+        }
 
     def test_a_higher_one_goes_before_what_others_were_promised(self) -> None:
         first, second = ask(1, 8, 4), ask(2, 8, 4)
-        told = plan_queue(self.nodes, self.holdings, [first, second], NOW).wait_of()
+        told = plan_queue(self.nodes, self.holdings, [first, second], NOW).estimates()
         assert self.starts([first, second], dict(told)) == {1: hours(2), 2: hours(6)}
         urgent = replace(second, priority=1)
         assert self.starts([first, urgent], dict(told)) == {1: hours(6), 2: hours(2)}
@@ -233,7 +237,7 @@ class TestPriorities:
     def test_those_of_one_priority_keep_their_promises_among_themselves(self) -> None:
         """The second was promised hour 2 when the first came back to wait behind a later one."""
         first, second, urgent = ask(1, 8, 4), ask(2, 8, 4), ask(3, 8, 1, priority=1)
-        told = {second.reservation_id: Queued(second.reservation_id, 1, NOW + hours(3), ("a",), "")}
+        told = {second.reservation_id: Estimate(1, NOW + hours(3), None, "", ("a",))}
         assert self.starts([first, second, urgent], told) == {3: hours(2), 2: hours(3), 1: hours(7)}
 
     def test_a_lower_one_never_moves_anybody(self) -> None:

@@ -55,7 +55,7 @@ def planner_that_keeps_promises(situation: Situation) -> Plan:
     """Promised was what a plan said when those of even number were not there yet and everybody stayed longer."""
     longer = tuple(h if h.until is None else replace(h, until=h.until + hours(1)) for h in situation.holdings)
     before = replace(situation.with_queue([r for r in situation.queue if r.seq % 2]), holdings=longer)
-    told = real_planner(before).wait_of()
+    told = real_planner(before).estimates()
     s = situation
     return plan_queue(s.nodes, s.holdings, s.queue, s.now, s.margin, promises=told)
 

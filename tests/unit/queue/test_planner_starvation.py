@@ -11,6 +11,7 @@ import pytest
 
 from gpudev.domain.cluster import Allocation
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.plan import Plan, Queued, Request, Start
 from gpudev.planning.queue.planner import plan_queue
@@ -27,12 +28,12 @@ class Decider(Protocol):
 
 
 def keeping_promises() -> Decider:
-    told: dict[ReservationId, Queued] = {}
+    told: dict[ReservationId, Estimate] = {}
 
     def decide(situation: Situation) -> tuple[Iterable[Start], Iterable[Queued]]:
         plan = plan_queue(situation.nodes, situation.holdings, situation.queue, situation.now, promises=told)
         told.clear()
-        told.update(plan.wait_of())
+        told.update(plan.estimates())
         return plan.starts, plan.waits
 
     return decide
@@ -93,7 +94,7 @@ def start_of_the_gang(decide: Decider, seed: int) -> tuple[datetime, datetime]:
             )
             heappush(events, (now + request.duration / (1 + request.seq % 2), request.reservation_id))
         if told is None:
-            told = next((wait.starts_at for wait in waits if wait.reservation_id == GANG), None)
+            told = next((wait.estimate.latest for wait in waits if wait.reservation_id == GANG), None)
     raise AssertionError("it never started")
 
 

@@ -66,14 +66,14 @@ def test_the_newcomer_counts_once_when_the_queue_already_has_it() -> None:
     queue = [ask(1, 8, 3), newcomer]
     answer = estimate_newcomer(nodes, holdings, queue, newcomer, NOW)
     assert isinstance(answer, Queued)
-    assert (answer.position, answer.starts_at) == (2, NOW + hours(5))
+    assert (answer.estimate.position, answer.estimate.latest) == (2, NOW + hours(5))
 
 
 def test_those_behind_it_do_not_count() -> None:
     nodes, holdings = [h100("a")], [held(91, 2, ("a", range(8)))]
     answer = estimate_newcomer(nodes, holdings, [ask(1, 8, 3)], ask(2, 8, priority=1), NOW)
     assert isinstance(answer, Queued)
-    assert (answer.position, answer.starts_at) == (1, NOW + hours(2))
+    assert (answer.estimate.position, answer.estimate.latest) == (1, NOW + hours(2))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from gpudev.domain.cluster import Allocation, Node, ZoneConstraint
 from gpudev.domain.ids import new_disk_id
+from gpudev.domain.queue import Estimate
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.plan import Queued, Request, Start
@@ -38,8 +39,8 @@ def test_a_disk_decides_where_its_reservation_starts() -> None:
 def test_who_waits_for_a_zone_is_told_so_with_what_is_free_there() -> None:
     told = answer((A, B), ask(1, 2, anchor=disk_in("zone-b")), holdings=(held(9, 3, ("b", range(7))),))[1]
     assert isinstance(told, Queued)
-    assert (told.starts_at, told.nodes) == (NOW + hours(3), ("b",))
-    assert told.reason == (
+    assert (told.estimate.latest, told.estimate.nodes) == (NOW + hours(3), ("b",))
+    assert told.estimate.reason == (
         "waits for zone zone-b, where disk 'data' is; 1 of 2 GPUs free on any h100 node; "
         "first fit when reservation 00000009 ends"
     )
@@ -63,8 +64,8 @@ def test_nobody_waits_behind_one_who_waits_for_another_zone() -> None:
 def test_one_whose_zone_has_nothing_for_it_is_told_why(nodes: Sequence[Node], units: int, why: str) -> None:
     told = answer(nodes, ask(1, units, anchor=disk_in("zone-b")))[1]
     assert isinstance(told, Queued)
-    assert told.starts_at is None
-    assert told.reason == f"waits for zone zone-b, where disk 'data' is; {why}"
+    assert told.estimate.latest is None
+    assert told.estimate.reason == f"waits for zone zone-b, where disk 'data' is; {why}"
 
 
 def test_a_gang_is_where_its_disk_is_with_all_its_members() -> None:
@@ -73,7 +74,7 @@ def test_a_gang_is_where_its_disk_is_with_all_its_members() -> None:
     assert isinstance(told[1], Start)
     assert [share.node for share in told[1].shares] == ["b", "c"]
     assert isinstance(told[2], Queued)
-    assert "only 2 h100 can be" in told[2].reason
+    assert "only 2 h100 can be" in told[2].estimate.reason
 
 
 def test_nodes_to_which_zones_mean_nothing_take_every_disk() -> None:
@@ -97,17 +98,21 @@ def test_a_disk_moves_only_where_that_is_faster_than_waiting(
     busy = [("a", home_in_hours, 8), ("b", away_in_hours, 9)]
     holdings = tuple(held(number, until, (name, range(8))) for name, until, number in busy if until is not None)
     told = answer((A, B), ask(1, 8, anchor=disk_in("zone-a", move=move)), holdings=holdings)[1]
-    assert [share.node for share in told.shares] == [node] if isinstance(told, Start) else told.nodes == (node,)
+    assert (
+        [share.node for share in told.shares] == [node] if isinstance(told, Start) else told.estimate.nodes == (node,)
+    )
     if isinstance(told, Queued) and node == "b":
-        assert told.reason.startswith("disk 'data' will be moved out of zone zone-a, where waiting would take longer;")
+        assert told.estimate.reason.startswith(
+            "disk 'data' will be moved out of zone zone-a, where waiting would take longer;"
+        )
 
 
 def test_a_promise_is_not_kept_where_the_disk_no_longer_is() -> None:
     busy = (held(8, 2, ("a", range(8))), held(9, 1, ("b", range(8))))
-    told = {rid(1): Queued(rid(1), 1, NOW + hours(1), ("b",), "")}
+    told = {rid(1): Estimate(1, NOW + hours(1), None, "", ("b",))}
     wait = answer((A, B), ask(1, 8, anchor=disk_in("zone-a")), holdings=busy, promises=told)[1]
     assert isinstance(wait, Queued)
-    assert wait.nodes == ("a",)
+    assert wait.estimate.nodes == ("a",)
 
 
 def test_a_live_plan_is_made_anew_when_a_disk_can_move() -> None:

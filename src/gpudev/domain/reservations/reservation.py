@@ -6,7 +6,7 @@ from typing import Any
 
 from gpudev.domain.cluster import Allocation, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
-from gpudev.domain.queue import TimeInterval
+from gpudev.domain.queue import Estimate
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 
@@ -79,13 +79,8 @@ class Reservation(ReservationSpec):
     cancelled_at: datetime | None = None
     reservation_ended: datetime | None = None
     released_at: datetime | None = None
-    queue_position: int | None = None
-    estimated_start_at: datetime | None = None
-    """While it waits: its start by the planned ends."""
-    latest_start_at: datetime | None = None
-    """The same with the time that preparing and clearing away may take: the promise."""
-    expected_start: TimeInterval | None = None
-    wait_reason: str | None = None
+    estimate: Estimate | None = None
+    """While it waits: where it stands, as last written. The published plan may be newer."""
     last_queue_update: datetime | None = None
     step: str | None = None
     """What is being done right now, in words."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, Node, describe_closed_node
 from gpudev.domain.ids import ReservationId, short_id
-from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord, QueueUpdate
+from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
@@ -33,19 +33,17 @@ RECORD_EVERY = timedelta(hours=1)
 
 def is_worth_writing(row: Reservation, estimate: Estimate, now: datetime) -> bool:
     """Whether what its row says is no longer near enough to the plan."""
-    if (
-        row.queue_position is None
-        or abs(estimate.position - row.queue_position) > row.queue_position * _SIGNIFICANT_SHARE
-    ):
+    written = row.estimate
+    if written is None or abs(estimate.position - written.position) > written.position * _SIGNIFICANT_SHARE:
         return True
     at_the_front = estimate.position * _SIGNIFICANT_SHARE <= 1
-    if at_the_front and estimate.reason != row.wait_reason:
+    if at_the_front and estimate.reason != written.reason:
         return True
     share = 0.0 if at_the_front else _SIGNIFICANT_SHARE
-    told = row.expected_start.expected if row.expected_start else None
+    told = written.interval.expected if written.interval else None
     expected = estimate.interval.expected if estimate.interval else None
     # What is expected creeps all the time: even at the front only a large step of it is news.
-    return _has_moved(row.latest_start_at, estimate.latest, now, share) or _has_moved(
+    return _has_moved(written.latest, estimate.latest, now, share) or _has_moved(
         told, expected, now, _SIGNIFICANT_SHARE
     )
 
@@ -59,16 +57,16 @@ def is_newcomer(row: Reservation, now: datetime) -> bool:
     return now - row.created_at < NEWCOMER_FOR
 
 
-def is_delayed(promise: Queued, wait: Queued, waiting_since: datetime, now: datetime) -> bool:
+def is_delayed(promise: Estimate, estimate: Estimate, waiting_since: datetime, now: datetime) -> bool:
     """Whether its start became so much later than it was told that this needs an explanation."""
-    if promise.starts_at is None or wait.starts_at is None:
-        return promise.starts_at is not None
-    worth = max(_LEAST_DELAY, (wait.starts_at - waiting_since) * _SIGNIFICANT_SHARE)
-    return wait.starts_at - promise.starts_at >= worth
+    if promise.latest is None or estimate.latest is None:
+        return promise.latest is not None
+    worth = max(_LEAST_DELAY, (estimate.latest - waiting_since) * _SIGNIFICANT_SHARE)
+    return estimate.latest - promise.latest >= worth
 
 
 def explain_delay(
-    promise: Queued,
+    promise: Estimate,
     request: Request,
     *,
     nodes: Iterable[Node],
@@ -114,7 +112,7 @@ def _has_moved(before: datetime | None, after: datetime | None, now: datetime, s
 class QueueMemory:
     """What one GPU type's queue remembers from turn to turn."""
 
-    promises: dict[ReservationId, Queued] = field(default_factory=dict)
+    promises: dict[ReservationId, Estimate] = field(default_factory=dict)
     recorded: dict[ReservationId, EstimateRecord] = field(default_factory=dict)
     """What was last kept for comparison."""
     delay_causes: dict[ReservationId, DelayCause] = field(default_factory=dict)
@@ -144,35 +142,35 @@ class EstimateUpdater:
         self.decisions.starts.append(row)
         # Until it is seen to have started: a start that was not written is still a promise.
         names = tuple(share.node for share in start.shares)
-        self.memory.promises[start.reservation_id] = Queued(
-            start.reservation_id, 0, self._queue_input.now, names, "starts now"
-        )
+        self.memory.promises[start.reservation_id] = Estimate(0, self._queue_input.now, None, "starts now", names)
 
     def add_queued(self, wait: Queued, forecast: Forecast | None) -> Estimate:
         row = self._queue_input.waiting[wait.reservation_id]
-        span = forecast.interval if forecast else None
-        estimate = Estimate(wait.position, wait.starts_at, span, wait.reason, wait.nodes)
-        because = self._update_estimate(row, wait, estimate)
+        planned = wait.estimate
+        if forecast is None:
+            estimate = planned
+        else:
+            estimate = Estimate(planned.position, planned.latest, forecast.interval, planned.reason, planned.nodes)
+        because = self._update_estimate(row, estimate)
         self._record_estimate(row, estimate, forecast, because)
         return estimate
 
-    def _update_estimate(self, row: Reservation, wait: Queued, estimate: Estimate) -> DelayCause | None:
+    def _update_estimate(self, row: Reservation, estimate: Estimate) -> DelayCause | None:
         """Answers why it is later than it was told, if it is."""
         now, promises = self._queue_input.now, self.memory.promises
         promise = promises.get(row.reservation_id)
-        promises[row.reservation_id] = _earlier_promise(promise, wait)
+        promises[row.reservation_id] = _earlier_promise(promise, estimate)
         if row.status is Status.PENDING:
             self.decisions.changes.append(changes.queued(row, estimate, now, self._teardown_margin))
-        elif promise is not None and is_delayed(promise, wait, row.created_at, now):
-            because, words = self._explain_delay(promise)
-            promises[row.reservation_id] = wait
+        elif promise is not None and is_delayed(promise, estimate, row.created_at, now):
+            because, words = self._explain_delay(row, promise)
+            promises[row.reservation_id] = estimate
             self.decisions.changes.append(
-                changes.delayed(row, estimate, now, self._teardown_margin, promised=promise.starts_at, why=words)
+                changes.delayed(row, estimate, now, self._teardown_margin, promised=promise.latest, why=words)
             )
             return because
         elif is_worth_writing(row, estimate, now):
-            starts_at = _by_planned_ends(estimate, self._teardown_margin)
-            self.decisions.updates.append(QueueUpdate(row.reservation_id, estimate, starts_at))
+            self.decisions.updates[row.reservation_id] = estimate
         return self.memory.delay_causes.get(row.reservation_id)
 
     def _record_estimate(
@@ -192,9 +190,9 @@ class EstimateUpdater:
         elif because is not None:
             self.memory.delay_causes[who] = because
 
-    def _explain_delay(self, promise: Queued) -> tuple[DelayCause, str]:
+    def _explain_delay(self, row: Reservation, promise: Estimate) -> tuple[DelayCause, str]:
         scene = self._queue_input
-        own = next(request for request in scene.requests if request.reservation_id == promise.reservation_id)
+        own = next(request for request in scene.requests if request.reservation_id == row.reservation_id)
         because, words = explain_delay(
             promise,
             own,
@@ -210,14 +208,10 @@ class EstimateUpdater:
         return because, words
 
 
-def _earlier_promise(promise: Queued | None, wait: Queued) -> Queued:
+def _earlier_promise(promise: Estimate | None, estimate: Estimate) -> Estimate:
     """What it is held to from now on: the earlier of what it was told and what is planned now."""
-    if promise is None or promise.starts_at is None:
-        return wait
-    if wait.starts_at is not None and wait.starts_at <= promise.starts_at:
-        return wait
+    if promise is None or promise.latest is None:
+        return estimate
+    if estimate.latest is not None and estimate.latest <= promise.latest:
+        return estimate
     return promise
-
-
-def _by_planned_ends(estimate: Estimate, clearing: timedelta) -> datetime | None:
-    return None if estimate.latest is None else estimate.latest - clearing

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.planner import DEFAULT_MARGIN, plan_type
 from gpudev.planning.queue.queue_input import split_by_type
@@ -46,7 +47,7 @@ def decide_extension(
     launched_at: datetime,
     limits: LimitSettings,
     teardown_margin: timedelta = DEFAULT_MARGIN,
-    promises: Mapping[ReservationId, Queued] | None = None,
+    promises: Mapping[ReservationId, Estimate] | None = None,
 ) -> ExtensionGranted | ExtensionDenied:
     """`holdings` is everything held, this one included or not; `queue` is everybody who waits, of any type, and
     `promises` what they were told. `clearing` is what the holding's `until` has beyond its end."""
@@ -83,7 +84,7 @@ class _ExtensionTrial:
     nodes: Sequence[Node]
     others: Sequence[Allocation]
     waiting: Sequence[Request]
-    promises: Mapping[ReservationId, Queued]
+    promises: Mapping[ReservationId, Estimate]
     now: datetime
     teardown_margin: timedelta
     planned: dict[ReservationId, datetime | None] = field(init=False)
@@ -92,8 +93,8 @@ class _ExtensionTrial:
         self.planned = {each.reservation_id: self._start_of(each) for each in self._plan(self.allocation.until)}
         for reservation_id, told in self.promises.items():
             planned = self.planned.get(reservation_id)
-            if planned is not None and told.starts_at is not None:
-                self.planned[reservation_id] = max(planned, told.starts_at)
+            if planned is not None and told.latest is not None:
+                self.planned[reservation_id] = max(planned, told.latest)
 
     def first_delayed(self, until: datetime) -> _DelayedStart | None:
         for decision in self._plan(until + self.teardown_margin):
@@ -125,7 +126,7 @@ class _ExtensionTrial:
             yield from plan_type(facts, requests, self.promises)
 
     def _start_of(self, decision: Start | Queued) -> datetime | None:
-        return self.now if isinstance(decision, Start) else decision.starts_at
+        return self.now if isinstance(decision, Start) else decision.estimate.latest
 
 
 def _latest_end_note(at_most: datetime | None) -> str:

@@ -16,6 +16,7 @@ from functools import cache
 
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.node_timelines import TimeSlot
 from gpudev.planning.queue.occupancy import Occupancy
 from gpudev.planning.queue.plan import Plan, Queued, Request, Start
@@ -54,7 +55,7 @@ class IncrementalPlanner:
         *,
         now: datetime,
         margin: timedelta = DEFAULT_MARGIN,
-        promises: Mapping[ReservationId, Queued] | None = None,
+        promises: Mapping[ReservationId, Estimate] | None = None,
     ) -> None:
         """A full plan, kept. `nodes` of the type, whatever is held on them, and those who ask for the type. Who
         starts at once is what the first `wake` says."""
@@ -184,7 +185,7 @@ class IncrementalPlanner:
         allocations: Sequence[Allocation],
         queue: Sequence[Request],
         now: datetime,
-        promises: Mapping[ReservationId, Queued],
+        promises: Mapping[ReservationId, Estimate],
     ) -> None:
         self._full_plans += 1
         self._nodes = tuple(nodes)
@@ -339,11 +340,11 @@ class IncrementalPlanner:
         self._occupancy.add_allocation(Allocation(request.reservation_id, request.gpu_type, shares, until), taken_until)
         return Start(request.reservation_id, shares)
 
-    def _promises(self) -> dict[ReservationId, Queued]:
+    def _promises(self) -> dict[ReservationId, Estimate]:
         """Everybody's place as they were told it; what is said in words does not matter."""
         names = [node.name for node in self._occupancy.nodes]
         return {
-            who: Queued(who, 0, self._to_datetime(seat.start), tuple(names[rank] for rank in seat.ranks), "")
+            who: Estimate(0, self._to_datetime(seat.start), None, "", tuple(names[rank] for rank in seat.ranks))
             for who, seat in self._planned_starts
         }
 
@@ -365,7 +366,7 @@ class IncrementalPlanner:
     ) -> Queued:
         if place is None:
             reason = explain_no_start(request, self._nodes, self._occupancy.nodes)
-            return Queued(request.reservation_id, position, None, (), reason)
+            return Queued(request.reservation_id, Estimate(position, None, None, reason))
         ending = next(filter(None, (self._occupancy.find_blocker(rank, place.start) for rank in place.ranks)), None)
         if ending is None:
             waiting = next((who for rank in place.ranks if (who := ends.get((rank, place.start)))), None)
@@ -374,7 +375,7 @@ class IncrementalPlanner:
         moves = self._zone_filter.is_outside_zones(request, place)
         reason = explain_wait(request, best, whole.get(request.units_per_node, 0), position - 1, ending, moves=moves)
         names = tuple(self._occupancy.nodes[rank].name for rank in place.ranks)
-        return Queued(request.reservation_id, position, self._to_datetime(place.start), names, reason)
+        return Queued(request.reservation_id, Estimate(position, self._to_datetime(place.start), None, reason, names))
 
 
 def _is_unchanged(one: Request, other: Request) -> bool:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from gpudev.domain.cluster import NodeShare, ZoneConstraint
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Waits: its position among those of its type (1 is next), when it starts at the latest by the planned
-    ends, where, and why not now."""
+    """Waits. The planner expects nothing: its estimates have no interval."""
 
     reservation_id: ReservationId
-    position: int
-    starts_at: datetime | None
-    """None: no start can be promised (its nodes are not there, or foreign work holds them)."""
-    nodes: tuple[str, ...]
-    reason: str
+    estimate: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +50,5 @@ class Plan:
     starts: tuple[Start, ...]
     waits: tuple[Queued, ...]
 
-    def wait_of(self) -> Mapping[ReservationId, Queued]:
-        return {wait.reservation_id: wait for wait in self.waits}
+    def estimates(self) -> Mapping[ReservationId, Estimate]:
+        return {wait.reservation_id: wait.estimate for wait in self.waits}

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
+from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.node_timelines import NodeTimeline, TimeSlot, Timetable
 from gpudev.planning.queue.plan import Plan, Queued, Request, Start
 from gpudev.planning.queue.queue_input import TypeFacts, duration_microseconds, split_by_type, to_microseconds
@@ -32,7 +33,7 @@ def plan_queue(
     now: datetime,
     margin: timedelta = DEFAULT_MARGIN,
     *,
-    promises: Mapping[ReservationId, Queued] | None = None,
+    promises: Mapping[ReservationId, Estimate] | None = None,
 ) -> Plan:
     """`margin`: how long what should have ended by now may still take to be freed. `promises`: what those who wait
     were told last."""
@@ -69,7 +70,7 @@ def plan_starts(
 
 
 def plan_type(
-    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Queued] | None = None
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Estimate] | None = None
 ) -> Iterator[Start | Queued]:
     """In the queue's order, and lazily where nothing was promised: whoever asks for one answer pays for nothing
     behind it.
@@ -85,12 +86,12 @@ def plan_type(
 
 
 def make_type_plan(
-    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Queued]
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Estimate]
 ) -> "TypePlanner":
     """The plan of `plan_type` with everybody's place in it. A promise binds those of its own priority and below: who
     has a higher one is planned first, as if the others were not there."""
     priorities = sorted({request.priority for request in requests}, reverse=True)
-    bound: dict[ReservationId, Queued] = {}
+    bound: dict[ReservationId, Estimate] = {}
     for priority in priorities[:-1]:
         first = [request for request in requests if request.priority >= priority]
         own = {who: promises[who] for who in (r.reservation_id for r in first) if who in promises and who not in bound}
@@ -99,14 +100,14 @@ def make_type_plan(
 
 
 def _plan_with_promises(
-    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Queued]
+    facts: TypeFacts, requests: Sequence[Request], promises: Mapping[ReservationId, Estimate]
 ) -> "TypePlanner":
     from_the_facts = TypePlanner(facts, requests)
     for request in requests:
         place = from_the_facts.assign_earliest(request)
         told = promises.get(request.reservation_id)
-        if told is not None and told.starts_at is not None:
-            most = max(0, to_microseconds(told.starts_at - facts.now))
+        if told is not None and told.latest is not None:
+            most = max(0, to_microseconds(told.latest - facts.now))
             if place is None or place.start > most:
                 break
     else:
@@ -152,7 +153,7 @@ class TypePlanner:
         self,
         facts: TypeFacts,
         requests: Sequence[Request],
-        promises: Mapping[ReservationId, Queued] | None = None,
+        promises: Mapping[ReservationId, Estimate] | None = None,
         *,
         with_reasons: bool = True,
     ) -> None:
@@ -219,7 +220,7 @@ class TypePlanner:
         self.planned_starts[request.reservation_id] = better
         return better is not slot
 
-    def make_promises(self, requests: Sequence[Request]) -> dict[ReservationId, Queued]:
+    def make_promises(self, requests: Sequence[Request]) -> dict[ReservationId, Estimate]:
         """Everybody's place as a promise; what is said in words does not matter."""
         told = {}
         for request in requests:
@@ -227,18 +228,18 @@ class TypePlanner:
             if place is not None:
                 names = tuple(self._facts.nodes[rank].name for rank in place.ranks)
                 starts_at = self._facts.now + timedelta(microseconds=place.start)
-                told[request.reservation_id] = Queued(request.reservation_id, 0, starts_at, names, "")
+                told[request.reservation_id] = Estimate(0, starts_at, None, "", names)
         return told
 
     def _reserve_promised(
-        self, timelines: Sequence[NodeTimeline], requests: Sequence[Request], promises: Mapping[ReservationId, Queued]
+        self, timelines: Sequence[NodeTimeline], requests: Sequence[Request], promises: Mapping[ReservationId, Estimate]
     ) -> None:
         ranks = {node.name: rank for rank, node in enumerate(self._facts.nodes)}
         for request in requests:
             told = promises.get(request.reservation_id)
-            if told is None or told.starts_at is None or not all(name in ranks for name in told.nodes):
+            if told is None or told.latest is None or not all(name in ranks for name in told.nodes):
                 continue
-            start = max(0, to_microseconds(told.starts_at - self._facts.now))
+            start = max(0, to_microseconds(told.latest - self._facts.now))
             end, units = start + duration_microseconds(request), request.units_per_node
             seat = TimeSlot(start, tuple(ranks[name] for name in told.nodes))
             if self._zone_filter.allows(request, seat.ranks) and all(
@@ -270,7 +271,7 @@ class TypePlanner:
         facts = self._facts
         if place is None:
             reason = explain_no_start(request, facts.all_nodes, facts.nodes)
-            return Queued(request.reservation_id, position, None, (), reason)
+            return Queued(request.reservation_id, Estimate(position, None, None, reason))
         free = self._count_among(self._zone_filter.searched_ranks(request, place))
         reason = explain_wait(
             request,
@@ -281,9 +282,8 @@ class TypePlanner:
             moves=self._zone_filter.is_outside_zones(request, place),
         )
         starts_at = facts.now + timedelta(microseconds=place.start)
-        return Queued(
-            request.reservation_id, position, starts_at, tuple(facts.nodes[rank].name for rank in place.ranks), reason
-        )
+        names = tuple(facts.nodes[rank].name for rank in place.ranks)
+        return Queued(request.reservation_id, Estimate(position, starts_at, None, reason, names))
 
     def can_any_start(self, shortest: Mapping[int, timedelta]) -> bool:
         """`shortest`: the least duration asked for, by units per node."""

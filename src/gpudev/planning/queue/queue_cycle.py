@@ -62,7 +62,7 @@ def update_all_estimates(
     if waits:
         came = {who: row.created_at for who, row in queue_input.waiting.items()}
         forecasts = forecasting.get_forecast().forecast_waiting(
-            {wait.reservation_id: wait.starts_at for wait in waits}, came
+            {wait.reservation_id: wait.estimate.latest for wait in waits}, came
         )
     teller = EstimateUpdater(queue_input, memory)
     estimates: dict[ReservationId, Estimate] = {}
@@ -127,13 +127,6 @@ def _make_draft(
     )
     is_dear = len(estimates) > _MANY_WAITING or len(queue_input.nodes) > _MANY_NODES
     return PlanDraft(queue_input.gpu_type, queue_input.now, is_dear, mark, make)
-
-
-def promises_of(plan: QueuePlan) -> dict[ReservationId, Queued]:
-    """What a published plan promised: for a processor that takes over."""
-    return {
-        rid: Queued(rid, told.position, told.latest, told.nodes, told.reason) for rid, told in plan.estimates.items()
-    }
 
 
 # A long queue from turn to turn: what happens is answered at once by the plan that is kept alive; everybody's place
@@ -220,9 +213,9 @@ class LongQueue:
         requests = {request.reservation_id: request for request in queue_input.requests} if newcomers else {}
         for wait in newcomers:
             own, forecast = requests[wait.reservation_id], None
-            if wait.starts_at is not None:
+            if wait.estimate.latest is not None:
                 forecast = self._forecast.get_forecast().forecast_newcomer(
-                    own.units_per_node, own.node_count, own.duration, wait.starts_at
+                    own.units_per_node, own.node_count, own.duration, wait.estimate.latest
                 )
             teller.add_queued(wait, forecast)
         teller.decisions.recheck_at(self._update_all_at if self._is_changed else None)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.cluster import MAX_NODES, Allocation, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import StartQuote
+from gpudev.domain.queue import Estimate, StartQuote
 from gpudev.planning.queue.fair_share import queue_order
 from gpudev.planning.queue.forecasting import TypeForecast
 from gpudev.planning.queue.node_timelines import FOREVER, TimeSlot, Timetable
@@ -65,8 +65,8 @@ def _slot_of(facts: TypeFacts, decision: Start | Queued | None, ranks: Mapping[s
     match decision:
         case Start(_, shares):
             start, names = 0, tuple(share.node for share in shares)
-        case Queued(_, _, starts_at, names, _) if starts_at is not None:
-            start = max(0, to_microseconds(starts_at - facts.now))
+        case Queued(_, estimate) if estimate.latest is not None:
+            start, names = max(0, to_microseconds(estimate.latest - facts.now)), estimate.nodes
         case _:
             return None
     if not names or not all(name in ranks for name in names):
@@ -86,7 +86,7 @@ def estimate_newcomer(
     now: datetime,
     *,
     margin: timedelta = DEFAULT_MARGIN,
-    promises: Mapping[ReservationId, Queued] | None = None,
+    promises: Mapping[ReservationId, Estimate] | None = None,
 ) -> Start | Queued:
     """`queue` may hold the newcomer already; it is counted once. `promises`: what those who wait were told."""
     place = queue_order(newcomer)

@@ -13,7 +13,6 @@ from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
-from gpudev.planning.queue.queue_cycle import promises_of
 from gpudev.planning.queue.queue_input import to_allocation
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import NodeStore
@@ -66,7 +65,7 @@ class Extension:
             launched_at=found.launched_at,
             limits=self.limits,
             teardown_margin=self.timing.teardown_margin,
-            promises=promises_of(plan) if plan else None,
+            promises=dict(plan.estimates) if plan else None,
         )
         match decision:
             case ExtensionGranted(until):

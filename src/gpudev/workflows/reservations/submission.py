@@ -162,7 +162,7 @@ class Submission:
 
     async def _with_estimate(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
         """With the place the planner would give it now, as long as no processor has written one."""
-        if not reservation.status.is_waiting or reservation.queue_position is not None:
+        if not reservation.status.is_waiting or reservation.estimate is not None:
             return reservation
         plan = (await self.plans.refresh()).get(reservation.gpu_type)
         newcomer = to_request(
@@ -173,18 +173,11 @@ class Submission:
             reservation, plan.planned_seq if plan else 0, self.timing.reservation_overhead
         )
         if ahead.count > LONG_QUEUE_AHEAD:
-            place = estimate_in_long_queue(newcomer, ahead, plan, now)
+            estimate = estimate_in_long_queue(newcomer, ahead, plan, now)
         else:
             same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == reservation.gpu_type]
-            place = estimate_position(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
-        return replace(
-            reservation,
-            queue_position=place.position,
-            latest_start_at=place.latest,
-            expected_start=place.interval,
-            wait_reason=place.reason,
-            last_queue_update=now,
-        )
+            estimate = estimate_position(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
+        return replace(reservation, estimate=estimate, last_queue_update=now)
 
     async def _find_zone_constraint(self, reservation: Reservation, plan: QueuePlan | None) -> ZoneConstraint | None:
         if self.disk_locations is None or reservation.disk_id is None or plan is None or not plan.zones:

@@ -4,8 +4,8 @@ A change names the status and version it expects; a row that is no longer so sta
 inside the caller's transaction.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +14,9 @@ from gpudev.adapters.postgres.queue.message_queue import send_dead_letter
 from gpudev.adapters.postgres.reservations import reservation_rows
 from gpudev.adapters.postgres.reservations.personalization import delete_personalizations
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.queue import MAX_MESSAGE_FAILURES, QueueUpdate
+from gpudev.domain.queue import MAX_MESSAGE_FAILURES, Estimate
 from gpudev.domain.reservations import changes as reservation_changes
-from gpudev.domain.reservations.changes import Change
+from gpudev.domain.reservations.changes import Change, estimate_columns
 
 # The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
 # so that any number of changes with any fields is one statement with four parameters.
@@ -106,37 +106,32 @@ async def write_changes(connection: Connection, changes: Sequence[Change], now: 
     return done
 
 
-async def write_queue_updates(connection: Connection, updates: Sequence[QueueUpdate], now: datetime) -> None:
-    """Where the waiting stand. Listeners are told of those that moved; the history is not."""
+async def write_queue_updates(
+    connection: Connection, updates: Mapping[ReservationId, Estimate], now: datetime, teardown_margin: timedelta
+) -> None:
+    """Where the waiting stand. Not guarded by version, and without history; listeners hear of those that moved."""
     if not updates:
         return
-    told = [update.estimate for update in updates]
-    spans = [estimate.interval for estimate in told]
+    rows = [estimate_columns(estimate, now, teardown_margin) for estimate in updates.values()]
     await connection.execute(
         """
         WITH moved AS (
             UPDATE reservations r
-            SET queue_position = u.position, estimated_start_at = u.starts_at, wait_reason = u.reason,
-                latest_start_at = u.latest, expected_start_at = u.expected, expected_earliest_at = u.earliest,
-                expected_latest_at = u.latest_likely, last_queue_update = $9,
-                estimated_wait_minutes =
-                    ceil(greatest(extract(epoch FROM coalesce(u.expected, u.starts_at) - $9), 0) / 60)
-            FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::text[], $5::timestamptz[], $6::timestamptz[],
-                        $7::timestamptz[], $8::timestamptz[])
-                 AS u (id, position, starts_at, reason, latest, expected, earliest, latest_likely)
+            SET queue_position = u.queue_position, estimated_wait_minutes = u.estimated_wait_minutes,
+                estimated_start_at = u.estimated_start_at, latest_start_at = u.latest_start_at,
+                expected_start_at = u.expected_start_at, expected_earliest_at = u.expected_earliest_at,
+                expected_latest_at = u.expected_latest_at, wait_reason = u.wait_reason, last_queue_update = $10
+            FROM unnest($1::uuid[], $2::int[], $3::int[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
+                        $7::timestamptz[], $8::timestamptz[], $9::text[])
+                 AS u (id, queue_position, estimated_wait_minutes, estimated_start_at, latest_start_at,
+                       expected_start_at, expected_earliest_at, expected_latest_at, wait_reason)
             WHERE r.reservation_id = u.id AND r.status IN ('pending', 'queued')
             RETURNING r.reservation_id
         )
         SELECT pg_notify('reservation_changes', reservation_id::text) FROM moved
         """,
-        [update.reservation_id for update in updates],
-        [estimate.position for estimate in told],
-        [update.estimated_start_at for update in updates],
-        [estimate.reason for estimate in told],
-        [estimate.latest for estimate in told],
-        [span and span.expected for span in spans],
-        [span and span.earliest for span in spans],
-        [span and span.latest_likely for span in spans],
+        list(updates),
+        *([row[name] for row in rows] for name in _QUEUE_COLUMNS),
         now,
     )
 

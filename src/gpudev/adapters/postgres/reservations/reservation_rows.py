@@ -6,7 +6,7 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.domain.cluster import NodeShare
-from gpudev.domain.queue import TimeInterval
+from gpudev.domain.queue import Estimate, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationEvent, SshEndpoint
 
@@ -25,7 +25,7 @@ def reservation_from_row(row: asyncpg.Record) -> Reservation:
         status=Status(row["status"]),
         duration=timedelta(hours=row["duration_hours"]),
         ssh_public_keys=tuple(row["ssh_public_keys"]),
-        expected_start=_expected_start_from_row(row),
+        estimate=_estimate_from_row(row),
         has_addons=row["furnished"],
         connection=connection_from_row(row),
         shares=tuple(
@@ -38,9 +38,13 @@ def event_from_row(row: asyncpg.Record) -> ReservationEvent:
     return from_row(ReservationEvent, row, status=Status(row["status"]))
 
 
-def _expected_start_from_row(row: asyncpg.Record) -> TimeInterval | None:
-    expected = row["expected_start_at"]
-    return None if expected is None else TimeInterval(expected, row["expected_earliest_at"], row["expected_latest_at"])
+def _estimate_from_row(row: asyncpg.Record) -> Estimate | None:
+    if row["queue_position"] is None:
+        return None
+    interval, expected = None, row["expected_start_at"]
+    if expected is not None:
+        interval = TimeInterval(expected, row["expected_earliest_at"], row["expected_latest_at"])
+    return Estimate(row["queue_position"], row["latest_start_at"], interval, row["wait_reason"] or "")
 
 
 def connection_from_row(row: asyncpg.Record) -> SshEndpoint | None:

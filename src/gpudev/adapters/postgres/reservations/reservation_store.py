@@ -1,7 +1,7 @@
 """The reservation store on PostgreSQL."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from gpudev.adapters.postgres.reservations.personalization import delete_persona
 from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id
-from gpudev.domain.queue import RESERVATION_QUEUE, EstimateRecord, MessageCause, QueueUpdate
+from gpudev.domain.queue import RESERVATION_QUEUE, Estimate, EstimateRecord, MessageCause
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, ReservationEvent
@@ -184,16 +184,17 @@ class PostgresReservations:
         self,
         lease: Lease,
         changes: Sequence[Change],
-        updates: Sequence[QueueUpdate],
+        updates: Mapping[ReservationId, Estimate],
         acknowledge: Sequence[int],
         *,
         now: datetime,
+        teardown_margin: timedelta,
         estimates: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
             done = await write_changes(connection, changes, now)
-            await write_queue_updates(connection, updates, now)
+            await write_queue_updates(connection, updates, now, teardown_margin)
             await write_estimates(connection, estimates)
             if acknowledge:
                 await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", RESERVATION_QUEUE, list(acknowledge))
