@@ -1,4 +1,7 @@
-"""The endpoints about the cluster as a whole. Many ask, all get the same: answers are shared for a moment."""
+"""Endpoints about the cluster: availability, status, plan, nodes and estimate statistics.
+
+Everybody gets the same answer, so it is cached for a moment.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ from gpudev.workflows.reservation_views import sees_everything
 
 _CACHE_SECONDS = 0.2
 _CACHE_COST_FACTOR = 50
-"""At most a fiftieth of the time goes into making them, however large the cluster is."""
+"""At most a fiftieth of the time is spent computing them, however large the cluster is."""
 
 
 class ClusterEndpoints:
@@ -48,36 +51,36 @@ class ClusterEndpoints:
             "/gpu/availability",
             self.availability,
             response_model=AvailabilityList,
-            summary="What each GPU type has left",
+            summary="Availability of each GPU type",
             responses=problem_responses(401, 503),
         )
         router.add_api_route(
             "/cluster/status",
             self.status,
             response_model=ClusterStatus,
-            summary="Nodes and reservations in numbers",
+            summary="Cluster status: nodes and reservations",
             responses=problem_responses(401, 503),
         )
         router.add_api_route(
             "/cluster/plan",
             self.plan,
             response_model=ClusterPlan,
-            summary="The coming hours by the planned ends",
+            summary="The plan of the coming hours",
             responses=problem_responses(401, 422, 503),
         )
         return router
 
     async def availability(self, _caller: Caller) -> Response:
-        """Per type: what is free, the most one reservation could start with now, who waits, and how long one GPU
-        (or a CPU type's slot) asked for now would take."""
+        """Per type: free GPUs, the most that one reservation could start with now, queued requests, and the expected
+        wait for one GPU (or CPU slot) requested now."""
         return JsonResponse(await self._availability.get_value())
 
     async def status(self, _caller: Caller) -> Response:
-        """The nodes as last seen (of a CPU node, user slots are counted), and whether a processor is alive."""
+        """The nodes as last observed (CPU nodes count user slots), and whether a processor is alive."""
         return JsonResponse(await self._status.get_value())
 
     async def plan(self, caller: Caller, hours: Hours = 12.0, gpu_type: GpuTypeFilter = None) -> Response:
-        """Of every node, how many GPUs are in use when; of those who wait, when and where they start."""
+        """GPUs in use over time for every node; planned start and nodes of every queued request."""
         return JsonResponse(await self._cluster_plan.view_plan(caller.user, hours, gpu_type))
 
     async def _load_status(self) -> ClusterStatus:
@@ -118,7 +121,7 @@ class NodeEndpoints:
             self.cordon,
             methods=["POST"],
             response_model=CordonView,
-            summary="Close a node for new work",
+            summary="Cordon a node",
             responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 429, 503),
         )
         router.add_api_route(
@@ -126,13 +129,13 @@ class NodeEndpoints:
             self.uncordon,
             methods=["POST"],
             response_model=CordonView,
-            summary="Open a node again",
+            summary="Uncordon a node",
             responses=problem_responses(401, 403, 404, 422, 429, 503),
         )
         return router
 
     async def cordon(self, name: NodeName, ask: CordonRequest, caller: Caller, request: Request) -> Response:
-        """What runs there goes on. Nothing new is started or promised there, and everybody can read the reason."""
+        """Running work goes on. Nothing new is started or planned there; everybody can read the reason."""
         reason = check_cordon_reason(ask.reason)
         request.state.audit_target = f"{name} ({reason})" if reason else name
         made = await self.cordons.cordon(name, caller.user.username, reason, now=self.clock.now())
@@ -140,7 +143,7 @@ class NodeEndpoints:
         return JsonResponse(CordonView(name=name, cordoned=True, by=made.by, reason=made.reason, at=made.at))
 
     async def uncordon(self, name: NodeName, caller: Caller) -> Response:
-        """Takes back what operators did here; a node that is closed in the cluster itself stays so."""
+        """Removes our cordon; a node that is cordoned in the cluster itself stays so."""
         await self.cordons.uncordon(name)
         log.info("node.uncordoned", node=name, by=caller.user.username)
         return JsonResponse(CordonView(name=name, cordoned=False, by=None, reason=None, at=None))
@@ -159,13 +162,13 @@ class EtaStatisticsEndpoints:
             "/eta",
             self.eta,
             response_model=EtaReportView,
-            summary="How good the estimates were",
+            summary="Estimate statistics",
             responses=problem_responses(401, 422, 503),
         )
         return router
 
     async def eta(self, caller: Caller, days: Days = 7.0, gpu_type: GpuTypeFilter = None) -> Response:
-        """What people were told when they began to wait, beside when they started: the error of `expected` and of
-        `latest`, how often the interval was true, and how often `latest` was broken, by cause."""
+        """First estimates compared with actual starts: the errors of `expected` and `latest`, how often the interval
+        held, and how often `latest` was broken, by cause."""
         found = await self.eta_statistics.report_eta(days, gpu_type, name_breaches=sees_everything(caller.user))
         return JsonResponse(found)

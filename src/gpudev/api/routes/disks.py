@@ -1,4 +1,4 @@
-"""The endpoints of disks: each asks one workflow and tells what came of it.
+"""Endpoints for disks: each calls one workflow and returns its result.
 
 Whatever is done to a disk takes its time: it is answered with an operation, which has an id to look at it again by.
 """
@@ -51,33 +51,33 @@ class DiskEndpoints:
             summary="List disks",
             responses=problem_responses(401, 422, 503),
         )
-        add("/{name}", self.get, response_model=DiskDetails, summary="One disk in full", responses=_READ_ERRORS)
+        add("/{name}", self.get, response_model=DiskDetails, summary="Get a disk", responses=_READ_ERRORS)
         add(
             "/{name}/snapshots",
             self.list_snapshots,
             response_model=SnapshotList,
-            summary="A disk's snapshots",
+            summary="List a disk's snapshots",
             responses=_READ_ERRORS,
         )
         add(
             "/{name}/contents",
             self.contents,
             response_model=ContentsView,
-            summary="What was on a disk",
+            summary="Contents of a disk or snapshot",
             responses=problem_responses(401, 404, 409, 422, 503),
         )
         add(
             "/{name}/operations",
             self.list_operations,
             response_model=OperationList,
-            summary="What was done to a disk",
+            summary="List a disk's operations",
             responses=_READ_ERRORS,
         )
         add(
             "/{name}/operations/{operation_id}",
             self.operation,
             response_model=OperationView,
-            summary="How far an operation is",
+            summary="Get an operation",
             responses=problem_responses(401, 404, 409, 422, 503),
         )
 
@@ -89,12 +89,12 @@ class DiskEndpoints:
                 "POST",
                 "/{name}/restore",
                 self.restore,
-                "Undo a delete, or go back to a snapshot",
+                "Restore a deleted disk or a snapshot",
                 _WRITE_ERRORS_WITH_BODY,
             ),
             ("POST", "/{name}/rename", self.rename, "Rename a disk", _WRITE_ERRORS_WITH_BODY),
-            ("POST", "/{name}/resize", self.resize, "Make a disk larger", _WRITE_ERRORS_WITH_BODY),
-            ("POST", "/{name}/clone", self.clone, "Make a copy of a disk, or of a snapshot", _WRITE_ERRORS_WITH_BODY),
+            ("POST", "/{name}/resize", self.resize, "Resize a disk", _WRITE_ERRORS_WITH_BODY),
+            ("POST", "/{name}/clone", self.clone, "Clone a disk or a snapshot", _WRITE_ERRORS_WITH_BODY),
             ("POST", "/{name}/snapshots", self.take_snapshot, "Take a snapshot", _WRITE_ERRORS),
         ):
             router.add_api_route(
@@ -110,31 +110,31 @@ class DiskEndpoints:
     # --- what is looked at -----------------------------------------------------------------------------------------
 
     async def list_disks(self, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """By name: size, who holds each, when it was last used, its last snapshot."""
+        """Sorted by name: size, the reservation that has it, last use, last snapshot."""
         return JsonResponse(DiskList(disks=await self.disks.disks(caller.user, deleted=deleted)))
 
     async def get(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """With its snapshots, its history and what was last on it."""
+        """With its snapshots, history and latest contents."""
         return JsonResponse(await self.disks.details(caller.user, name, deleted=deleted))
 
     async def list_snapshots(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """The newest first. Only those that this system took."""
+        """Newest first. Only snapshots that this system took."""
         found = await self.disks.snapshots(caller.user, name, deleted=deleted)
         return JsonResponse(SnapshotList(snapshots=found))
 
     async def contents(
         self, name: DiskName, caller: Caller, snapshot_id: SnapshotRef = None, deleted: IncludeDeleted = False
     ) -> Response:
-        """As it was listed at the end of a reservation: totals, and the names nearest to the top."""
+        """As listed at the end of a reservation: totals, and the entries nearest to the top."""
         return JsonResponse(await self.disks.contents(caller.user, name, snapshot_id, deleted=deleted))
 
     async def list_operations(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """The last 50, the newest first; what the system did by itself is among them."""
+        """The last 50, newest first, including those of the system."""
         found = await self.disks.operations(caller.user, name, deleted=deleted)
         return JsonResponse(OperationList(operations=found))
 
     async def operation(self, name: DiskName, operation_id: OperationRef, caller: Caller) -> Response:
-        """Ask again until `state` is `done` (then `result` says what came of it) or `failed` (`error` says why)."""
+        """Poll until `state` is `done` (see `result`) or `failed` (see `error`)."""
         return JsonResponse(await self.disks.operation(caller.user, name, operation_id))
 
     # --- what is asked for -----------------------------------------------------------------------------------------
@@ -142,42 +142,42 @@ class DiskEndpoints:
     async def create(
         self, ask: CreateDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """It can be reserved with at once."""
+        """The disk can be used in a reservation at once."""
         return _accepted(await self.disks.create(caller.user, ask, idempotency_key))
 
     async def delete(self, name: DiskName, caller: Caller, idempotency_key: OperationIdempotencyKey = None) -> Response:
-        """Hidden at once. It can be restored for 30 days; only then is anything removed."""
+        """Hidden at once. It can be restored for 30 days; nothing is removed before."""
         return _accepted(await self.disks.delete(caller.user, name, idempotency_key))
 
     async def restore(
         self, name: DiskName, ask: RestoreDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """With `snapshot_id`: back to what that holds; what is on the disk now is kept in a snapshot first. Without:
-        the disk of this name that was deleted last is there again."""
+        """With `snapshot_id`: restores that snapshot; the current contents are saved in a snapshot first. Without:
+        restores the last deleted disk of this name."""
         return _accepted(await self.disks.restore(caller.user, name, ask, idempotency_key))
 
     async def rename(
         self, name: DiskName, ask: RenameDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """At once; not while a reservation has it."""
+        """Immediate. Not possible while a reservation has the disk."""
         return _accepted(await self.disks.rename(caller.user, name, ask, idempotency_key))
 
     async def resize(
         self, name: DiskName, ask: ResizeDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """Also while a reservation has it. Disks only grow."""
+        """Possible while a reservation has the disk. Disks only grow."""
         return _accepted(await self.disks.resize(caller.user, name, ask, idempotency_key))
 
     async def clone(
         self, name: DiskName, ask: CloneDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """The new disk is apart from the old one: what is written to one is not seen on the other."""
+        """The clone is independent of its source."""
         return _accepted(await self.disks.clone(caller.user, name, ask, idempotency_key))
 
     async def take_snapshot(
         self, name: DiskName, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """Also while a reservation has it. One is taken at the end of each reservation anyway."""
+        """Possible while a reservation has the disk. Every reservation ends with a snapshot anyway."""
         return _accepted(await self.disks.snapshot(caller.user, name, idempotency_key))
 
 

@@ -1,4 +1,4 @@
-"""The last step of every login: a person whom a provider vouched for is let in and given a key."""
+"""Endpoints for logging in: login methods, nonces, AWS, OIDC and invitations."""
 
 import re
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ class LoginEndpoints:
             self.list_methods,
             methods=["GET"],
             response_model=LoginMethods,
-            summary="How one may log in here",
+            summary="List login methods",
             responses=problem_responses(422),
         )
         add(
@@ -91,7 +91,7 @@ class LoginEndpoints:
             self.give_nonce,
             methods=["POST"],
             response_model=NonceView,
-            summary="Begin a login",
+            summary="Create a nonce for one login",
             responses=problem_responses(403, 422, 429, 503),
         )
         add(
@@ -99,7 +99,7 @@ class LoginEndpoints:
             self.log_in_with_aws,
             methods=["POST"],
             response_model=LoginView,
-            summary="An API key for a signed request to AWS",
+            summary="Log in with a signed AWS request",
             responses=problem_responses(400, 401, 403, 413, 415, 422, 429, 503),
         )
         return router
@@ -108,7 +108,7 @@ class LoginEndpoints:
         return JsonResponse(LoginMethods(methods=list(self.methods)))
 
     async def give_nonce(self) -> Response:
-        """A nonce to sign, good for one login within two minutes."""
+        """A nonce to sign, valid for one login within two minutes."""
         if self.aws is None:
             raise _aws_login_disabled()
         nonce = await self.nonces.issue(NONCE_TTL, now=self.clock.now())
@@ -145,7 +145,7 @@ class TokenLoginEndpoints:
     invitations: IdentityProvider[str] | None
     oidc_key_issuer: KeyIssuer
     invitation_key_issuer: KeyIssuer
-    """Another one: there is no provider to ask again, so these keys last longer."""
+    """Longer than for other methods: there is no provider to ask again."""
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/auth", tags=["login"], route_class=V1Route)
@@ -154,7 +154,7 @@ class TokenLoginEndpoints:
             self.log_in_with_oidc,
             methods=["POST"],
             response_model=LoginView,
-            summary="An API key for an ID token",
+            summary="Log in with an OIDC ID token",
             responses=_LOGIN_ERRORS,
         )
         router.add_api_route(
@@ -162,21 +162,21 @@ class TokenLoginEndpoints:
             self.accept_invitation,
             methods=["POST"],
             response_model=LoginView,
-            summary="An API key for an invitation",
+            summary="Log in with an invitation",
             responses=_LOGIN_ERRORS,
         )
         return router
 
     async def log_in_with_oidc(self, request: Request, brought: Annotated[OidcLoginRequest, Body()]) -> Response:
-        """Checks that the token is the configured issuer's, meant for gpu-dev, fresh and unused, and gives a key for
-        the person it is about."""
+        """Checks that the token comes from the configured issuer, is meant for gpu-dev, fresh and unused; returns a key
+        for its subject."""
         if self.oidc is None:
             raise Forbidden("nobody logs in with OIDC here; `gpu-dev login` finds out which ways there are")
         person = await self.oidc.identify(IdToken(brought.id_token, brought.nonce))
         return await self.oidc_key_issuer.issue_key(request, person)
 
     async def accept_invitation(self, request: Request, brought: Annotated[InvitationLoginRequest, Body()]) -> Response:
-        """Gives a key for the name that was invited, once."""
+        """Returns a key for the invited name, once."""
         if self.invitations is None:
             raise Forbidden("nobody is invited here; `gpu-dev login` finds out which ways in there are")
         # The form is checked first, so that noise costs no query.

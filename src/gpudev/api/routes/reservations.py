@@ -1,4 +1,4 @@
-"""The endpoints of reservations ("jobs"): each asks one workflow and tells what came of it."""
+"""Endpoints for reservations ("jobs"): each calls one workflow and returns its result."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +61,7 @@ class JobEndpoints:
             methods=["POST"],
             status_code=202,
             response_model=JobView,
-            summary="Ask for a dev server",
+            summary="Submit a reservation",
             responses=problem_responses(400, 401, 409, 413, 415, 422, 429, 503),
             openapi_extra={"requestBody": {"content": {"application/json": {"examples": SUBMIT_EXAMPLES}}}},
         )
@@ -76,7 +76,7 @@ class JobEndpoints:
             "/{job_id}",
             self.get,
             response_model=JobView,
-            summary="One reservation",
+            summary="Get a reservation",
             responses=problem_responses(401, 404, 409, 422, 503),
         )
         add(
@@ -84,7 +84,7 @@ class JobEndpoints:
             self.cancel,
             methods=["POST"],
             response_model=JobView,
-            summary="End a reservation",
+            summary="Cancel a reservation",
             responses=problem_responses(401, 404, 409, 422, 503),
         )
         add(
@@ -92,7 +92,7 @@ class JobEndpoints:
             self.extend,
             methods=["POST"],
             response_model=JobView,
-            summary="Move a running reservation's end",
+            summary="Extend a reservation",
             responses=problem_responses(400, 401, 404, 409, 413, 415, 422, 503),
         )
         add(
@@ -100,7 +100,7 @@ class JobEndpoints:
             self.prioritise,
             methods=["POST"],
             response_model=JobView,
-            summary="Let somebody who waits go first (operators)",
+            summary="Set a queued reservation's priority (operators)",
             responses=problem_responses(400, 401, 403, 404, 409, 413, 415, 422, 503),
         )
         add(
@@ -114,8 +114,8 @@ class JobEndpoints:
         return router
 
     async def submit(self, ask: SubmitRequest, caller: Caller, idempotency_key: IdempotencyKey = None) -> Response:
-        """Checks the request, writes it down and answers at once with its id, its place in the line and when it
-        should start. It starts by itself; follow it with `GET /v1/jobs/{job_id}/events`."""
+        """Checks and stores the request, and answers at once with id, queue position and estimate. The reservation
+        starts by itself; follow it with `GET /v1/jobs/{job_id}/events`."""
         submitted = await self.submission.submit(caller.user, ask, idempotency_key)
         headers = {"Location": f"/v1/jobs/{submitted.reservation.reservation_id}"}
         if submitted.replayed:
@@ -135,7 +135,7 @@ class JobEndpoints:
         everybody: AllUsers = False,
         of_user: OwnerFilter = None,
     ) -> Response:
-        """Newest first. A page that is full ends with the `next_cursor` to the one after it."""
+        """Newest first. A full page has a `next_cursor` for the next one."""
         found = await self.reservations.list_jobs(
             JobQuery(
                 user_id=await self._resolve_owner(caller.user, "all" if everybody else of_user),
@@ -166,7 +166,7 @@ class JobEndpoints:
         return found.user_id
 
     async def get(self, job_id: JobId, caller: Caller) -> Response:
-        """How it stands now: status, place in the line, the ssh command once it is active."""
+        """Status, queue position and estimate, and the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
         view = await self.viewing.view_with_usage(found)
         if found.has_addons and not found.status.is_terminal:
@@ -177,17 +177,17 @@ class JobEndpoints:
         return JsonResponse(view)
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:
-        """It is cancelled when this answers; its GPUs are free once `released_at` is set. Cancelling twice is fine."""
+        """Cancelled when this answers; the GPUs are free once `released_at` is set. Idempotent."""
         cancelled = await self.cancelling.cancel(caller.user, job_id)
         return JsonResponse(await self.viewing.view(cancelled))
 
     async def extend(self, job_id: JobId, ask: ExtendRequest, caller: Caller) -> Response:
-        """Adds hours to an active reservation, as far as that moves nobody's promised start."""
+        """Adds hours to an active reservation, as long as no guaranteed start is delayed."""
         extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
         return JsonResponse(await self.viewing.view(extended))
 
     async def prioritise(self, job_id: JobId, ask: PriorityRequest, caller: Caller, request: Request) -> Response:
-        """Higher goes first, whoever came first; those who then start later than promised are told why."""
+        """Higher priorities start first. Requests whose guaranteed start is delayed get the reason in their history."""
         request.state.audit_target = f"{job_id} ({ask.priority})"
         changed = await self.prioritising.prioritise(caller.user, job_id, ask.priority)
         return JsonResponse(await self.viewing.view(changed))

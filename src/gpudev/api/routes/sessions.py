@@ -44,7 +44,7 @@ class CollaboratorEndpoints:
             "/{job_id}/users",
             self.list_users,
             response_model=DevServerUsers,
-            summary="Who else may log in",
+            summary="List collaborators",
             responses=problem_responses(401, 404, 409, 422, 429, 503),
         )
         router.add_api_route(
@@ -53,7 +53,7 @@ class CollaboratorEndpoints:
             methods=["POST"],
             status_code=202,
             response_model=DevServerUsers,
-            summary="Let others log in",
+            summary="Add collaborators",
             responses=problem_responses(400, 401, 404, 409, 413, 415, 422, 429, 503),
         )
         router.add_api_route(
@@ -62,25 +62,25 @@ class CollaboratorEndpoints:
             methods=["DELETE"],
             status_code=202,
             response_model=DevServerUsers,
-            summary="Let somebody in no longer",
+            summary="Remove a collaborator",
             responses=problem_responses(401, 404, 409, 422, 429, 503),
         )
         return router
 
     async def list_users(self, job_id: JobId, caller: Caller) -> Response:
-        """Beside the owner, whose keys were given with the reservation."""
+        """Without the owner, whose keys came with the submit."""
         found, interior = await self.addons.find_addons(caller.user, job_id)
         return JsonResponse(_collaborators_view(found, interior))
 
     async def add(self, job_id: JobId, ask: AddUsersRequest, caller: Caller, request: Request) -> Response:
-        """Their keys are asked of GitHub now; without any, nobody is added. In a dev server that runs it takes effect
-        within seconds (`in_effect`), in one that does not run yet when it starts."""
+        """Fetches their public keys from GitHub; if one of them has none, nobody is added. Takes effect within seconds
+        in a running dev server (`in_effect`), otherwise at its start."""
         request.state.audit_target = f"{job_id} ({', '.join(ask.github_users)})"
         await self.addons.add_users(caller.user, job_id, ask.github_users)
         return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def remove(self, job_id: JobId, github_user: GitHubUser, caller: Caller) -> Response:
-        """Takes effect within seconds, and ends the connections that they have open."""
+        """Takes effect within seconds and ends their open connections."""
         await self.addons.remove_user(caller.user, job_id, github_user)
         return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
@@ -114,11 +114,11 @@ class JupyterEndpoints:
         router = APIRouter(prefix="/v1/jobs", tags=["inside"], route_class=V1Route)
         answers = problem_responses(401, 404, 409, 422, 429, 503)
         router.add_api_route(
-            "/{job_id}/jupyter", self.get, response_model=JupyterView, summary="How Jupyter is", responses=answers
+            "/{job_id}/jupyter", self.get, response_model=JupyterView, summary="Jupyter status", responses=answers
         )
         for name, act, summary in (
-            ("enable", self.enable, "Have Jupyter Lab run there"),
-            ("disable", self.disable, "Have it run no longer"),
+            ("enable", self.enable, "Enable Jupyter"),
+            ("disable", self.disable, "Disable Jupyter"),
         ):
             router.add_api_route(
                 f"/{{job_id}}/jupyter/{name}",
@@ -134,7 +134,7 @@ class JupyterEndpoints:
             self.link,
             methods=["POST"],
             response_model=JupyterLink,
-            summary="A link that opens Jupyter in a browser, once",
+            summary="Create a one-time link to Jupyter",
             responses=answers,
         )
         return router
@@ -144,19 +144,19 @@ class JupyterEndpoints:
         return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)))
 
     async def enable(self, job_id: JobId, caller: Caller) -> Response:
-        """It starts in the running dev server, without a restart, and again with it; before that, when the dev server
-        starts. Enabling twice is fine; one that failed is tried anew."""
+        """Starts in the running dev server, without a restart, or with the dev server's start. Idempotent; a failed
+        Jupyter is started again."""
         await self.addons.enable_jupyter(caller.user, job_id)
         return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def disable(self, job_id: JobId, caller: Caller) -> Response:
-        """Its kernels end with it. Disabling twice is fine."""
+        """Ends its kernels. Idempotent."""
         await self.addons.disable_jupyter(caller.user, job_id)
         return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def link(self, job_id: JobId, caller: Caller) -> Response:
-        """For the owner alone. The browser that opens it gets a cookie for this one Jupyter; what it may do ends with
-        the reservation, when the user is disabled, or when the API key that asked for the link is revoked."""
+        """For the owner only. The browser that opens it gets a cookie for this one Jupyter. The cookie ends with the
+        reservation, when the user is disabled, or when the API key that created the link is revoked."""
         issued = await self.links.issue_link(caller, job_id)
         path = f"{jupyter_path(issued.reservation_id)}enter?ticket={issued.secret}"
         return JsonResponse(
@@ -193,7 +193,7 @@ class SshTokenEndpoints:
             self.token,
             methods=["POST"],
             response_model=ProxyToken,
-            summary="A token for ssh through HTTPS",
+            summary="Create a token for ssh through HTTPS",
             responses=problem_responses(401, 404, 409, 422, 503),
         )
         router.add_api_route(
@@ -207,8 +207,8 @@ class SshTokenEndpoints:
         return router
 
     async def token(self, job_id: JobId, caller: Caller) -> Response:
-        """Short-lived, for this one active reservation. Sessions it opened end when the reservation ends, when the
-        user is disabled, or when the API key that asked for it is revoked."""
+        """Short-lived, for one active reservation. Its sessions end with the reservation, when the user is disabled, or
+        when the API key that created the token is revoked."""
         issued = await self.ssh_tokens.issue_token(caller, job_id)
         view = ProxyToken(
             token=issued.secret,
@@ -219,7 +219,7 @@ class SshTokenEndpoints:
         return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
     async def without_upgrade(self, job_id: JobId, caller: Caller) -> Response:
-        """Open it as a WebSocket, with a token of `POST /v1/jobs/{job_id}/proxy-token` as bearer: binary messages carry
-        the bytes of one ssh connection, an empty one says that no more come. `gpu-dev connect` does all of that."""
+        """A WebSocket, with a token from `POST /v1/jobs/{job_id}/proxy-token` as bearer. Binary messages carry the bytes
+        of one ssh connection; an empty message marks their end. `gpu-dev connect` does all of this."""
         await find_job(self.reservations, caller.user, job_id)
         raise HTTPException(426, "this is a WebSocket: `gpu-dev connect` opens it", {"Upgrade": "websocket"})

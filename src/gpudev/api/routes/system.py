@@ -1,4 +1,4 @@
-"""The endpoints of admins about the catalogue and the settings. No secret leaves through them."""
+"""Endpoints about the service itself: health, GPU types and settings. They reveal no secret."""
 
 import asyncio
 import re
@@ -55,7 +55,7 @@ class ConfigurationEndpoints:
             "/gpu-types",
             self.list_types,
             response_model=GpuTypeList,
-            summary="All GPU types, also those that are not offered",
+            summary="List GPU types, inactive ones too",
             responses=read,
         )
         router.add_api_route(
@@ -63,14 +63,14 @@ class ConfigurationEndpoints:
             self.revise_type,
             methods=["PATCH"],
             response_model=GpuTypeView,
-            summary="Offer a GPU type or not, and describe it",
+            summary="Activate, deactivate or describe a GPU type",
             responses=problem_responses(400, 401, 403, 404, 413, 415, 422, 429, 503),
         )
         router.add_api_route(
             "/settings",
             self.show_settings,
             response_model=SettingsView,
-            summary="What this API was started with",
+            summary="Settings of this API process",
             responses=read,
         )
         return router
@@ -80,7 +80,7 @@ class ConfigurationEndpoints:
         return JsonResponse(GpuTypeList(gpu_types=[_gpu_type_view(gpu_type) for gpu_type in known.values()]))
 
     async def revise_type(self, name: TypeName, ask: GpuTypeChange, caller: Caller, request: Request) -> Response:
-        """What runs or waits goes on; a type that is not active can no longer be asked for, within a second."""
+        """Running and queued reservations go on. An inactive type cannot be requested, within a second."""
         if ask.is_active is None and ask.description is None:
             raise Invalid("nothing would change: give is_active, description, or both", field="is_active")
         request.state.audit_target = f"{name} ({_describe_change(ask)})"
@@ -90,12 +90,12 @@ class ConfigurationEndpoints:
         return JsonResponse(_gpu_type_view(changed))
 
     async def show_settings(self, _caller: Caller) -> Response:
-        """Of this API process; others (the processor) read their own environment."""
+        """Other services (the processor) read their own environment."""
         return JsonResponse(SettingsView(settings=redact_settings(self.settings)))
 
 
 def redact_settings(settings: Settings) -> dict[str, Any]:
-    """Every setting by its dotted name, without anything that lets somebody in."""
+    """Every setting by its dotted name, without secrets."""
     return dict(_flatten(settings, ""))
 
 
@@ -171,17 +171,17 @@ class HealthEndpoints:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["health"])
         add = router.add_api_route
-        add("/health", self.ready, response_model=Health, summary="The same as /health/ready", responses=_NOT_READY)
-        add("/health/live", self.live, response_model=Health, summary="Does this process answer?")
-        add("/health/ready", self.ready, response_model=Health, summary="Can it work?", responses=_NOT_READY)
+        add("/health", self.ready, response_model=Health, summary="Same as /health/ready", responses=_NOT_READY)
+        add("/health/live", self.live, response_model=Health, summary="Liveness")
+        add("/health/ready", self.ready, response_model=Health, summary="Readiness", responses=_NOT_READY)
         return router
 
     async def live(self) -> Response:
         return JsonResponse(Health(status="ok", version=__version__, checks={}))
 
     async def ready(self) -> Response:
-        """503 while the database does not answer within 2 seconds. `checks.processor` says whether anybody starts
-        what is asked for."""
+        """503 while the database does not answer within 2 seconds. `checks.processor` says whether a processor is
+        alive."""
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 await self.ping()

@@ -1,4 +1,4 @@
-"""The endpoints of admins: users, everybody's keys, and the audit log."""
+"""Endpoints for users, API keys and the audit log."""
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -80,14 +80,14 @@ class AdminEndpoints:
             problem_responses(401, 403, 404, 422, 429, 503),
             problem_responses(401, 403, 404, 409, 422, 429, 503),
         )
-        add("/users", self.list_users, response_model=UserList, summary="All users", responses=read)
+        add("/users", self.list_users, response_model=UserList, summary="List users", responses=read)
         add(
             "/users",
             self.add_user,
             methods=["POST"],
             status_code=201,
             response_model=UserView,
-            summary="Make a user, who has no key yet",
+            summary="Create a user (without a key)",
             responses=problem_responses(*_WRITE_STATUSES),
         )
         add(
@@ -95,7 +95,7 @@ class AdminEndpoints:
             self.set_role,
             methods=["POST"],
             response_model=UserView,
-            summary="Give a user another role",
+            summary="Set a user's role",
             responses=problem_responses(*_WRITE_STATUSES),
         )
         add(
@@ -103,7 +103,7 @@ class AdminEndpoints:
             self.disable,
             methods=["POST"],
             response_model=UserView,
-            summary="Let a user in no more, and revoke their keys",
+            summary="Disable a user and revoke their keys",
             responses=act,
         )
         add(
@@ -111,32 +111,32 @@ class AdminEndpoints:
             self.enable,
             methods=["POST"],
             response_model=UserView,
-            summary="Let a user in again",
+            summary="Enable a user",
             responses=act,
         )
-        add("/keys", self.list_keys, response_model=KeyList, summary="Everybody's keys", responses=read)
+        add("/keys", self.list_keys, response_model=KeyList, summary="List all API keys", responses=read)
         add(
             "/keys/{key_id}/revoke",
             self.revoke,
             methods=["POST"],
             response_model=KeyRecordView,
-            summary="End anybody's key",
+            summary="Revoke an API key",
             responses=act,
         )
-        add("/audit", self.audit, response_model=AuditEntryList, summary="Who did what", responses=read)
+        add("/audit", self.audit, response_model=AuditEntryList, summary="Read the audit log", responses=read)
         return router
 
     async def list_users(self, _caller: Caller) -> Response:
         return JsonResponse(UserList(users=[_user_view(user) for user in await self.users.list_users()]))
 
     async def add_user(self, ask: NewUserRequest, _caller: Caller, request: Request) -> Response:
-        """They log in as this server lets people log in, and are then this user."""
+        """The person becomes this user at their first login, by any login method of this server."""
         request.state.audit_target = f"{ask.username} ({ask.role})"
         made = await self.users.add_user(check_username(ask.username), Role(ask.role))
         return JsonResponse(_user_view(made), 201, {"Location": f"/v1/users/{made.username}"})
 
     async def set_role(self, username: Username, ask: RoleRequest, caller: Caller, request: Request) -> Response:
-        """It holds from the next request on (within a second, where other API processes run)."""
+        """Takes effect with the next request (within a second in other API processes)."""
         request.state.audit_target = f"{username} ({ask.role})"
         _check_not_self(caller.user, username, "take a role from")
         changed = await self.administration.set_role(username, Role(ask.role))
@@ -145,7 +145,7 @@ class AdminEndpoints:
         return JsonResponse(_user_view(changed))
 
     async def disable(self, username: Username, caller: Caller) -> Response:
-        """Their keys end within a second, for good. What they have reserved runs on until it ends or is cancelled."""
+        """Their keys end within a second, permanently. Their reservations run until they end or are cancelled."""
         _check_not_self(caller.user, username, "disable")
         changed = await self.administration.set_active(username, False)
         self.authentication.forget_user(changed.user_id)
@@ -153,7 +153,7 @@ class AdminEndpoints:
         return JsonResponse(_user_view(changed))
 
     async def enable(self, username: Username, caller: Caller) -> Response:
-        """Keys that were revoked stay so: they log in anew."""
+        """Revoked keys stay revoked: the user logs in again."""
         changed = await self.administration.set_active(username, True)
         log.info("user.enabled", username=changed.username, by=caller.user.username)
         return JsonResponse(_user_view(changed))
@@ -164,12 +164,12 @@ class AdminEndpoints:
         user: UserFilter = None,
         ended: Annotated[bool, Query(description="Also those that can no longer be used")] = False,
     ) -> Response:
-        """The newest first. The keys themselves are kept nowhere: each is told by its number and first letters."""
+        """Newest first. Only hashes are stored: a key is identified by its number and prefix."""
         found = await self.administration.list_keys(user, ended=ended)
         return JsonResponse(KeyList(keys=[_key_view(record) for record in found]))
 
     async def revoke(self, key_id: KeyId, caller: Caller) -> Response:
-        """It ends within a second. Revoking twice is fine."""
+        """Takes effect within a second. Idempotent."""
         revoked = await self.administration.revoke_key(key_id)
         self.authentication.forget_key(key_id)
         log.info("key.revoked", username=revoked.username, key_id=key_id, by=caller.user.username)
@@ -184,7 +184,7 @@ class AdminEndpoints:
         since: Since = None,
         limit: Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest")] = 100,
     ) -> Response:
-        """Every change, login and refusal, the oldest of the newest `limit` first."""
+        """Every change, login and denied request: the newest `limit` entries, oldest first."""
         await self.trail.flush()
         query = AuditQuery(username=user, action=action, outcome=outcome, since=since, limit=limit)
         found = await self.audit_log.find_entries(query)
@@ -192,7 +192,7 @@ class AdminEndpoints:
 
 
 def _check_not_self(caller: User, username: str, what: str) -> None:
-    """So that there is always an admin left: whoever does it stays one."""
+    """Keeps at least one admin: nobody can disable or demote themselves."""
     if caller.username == username:
         raise Conflict(f"you cannot {what} yourself; another admin can")
 
@@ -230,14 +230,14 @@ class KeyEndpoints:
             methods=["DELETE"],
             status_code=204,
             response_class=Response,
-            summary="End this API key",
+            summary="Revoke this API key",
             responses=problem_responses(401, 503),
         )
         return router
 
     async def rotate(self, caller: Caller) -> Response:
-        """Gives a new key, shown this once, and revokes the one this request was made with. A key without an end
-        is replaced by a key without an end; one that came from a login, by one that ends when it would have ended."""
+        """Returns a new key, shown only once, and revokes the one used for this request. The new key expires when the
+        old one would have."""
         ttl = None if caller.expires_at is None else self.ttl
         issued = await self.users.rotate_key(caller.key_id, ttl)
         self.authentication.forget_key(caller.key_id)
@@ -246,7 +246,7 @@ class KeyEndpoints:
         return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
     async def revoke(self, caller: Caller) -> Response:
-        """Logs out: the key this request was made with is none any more."""
+        """Logs out: revokes the key used for this request."""
         await self.users.revoke_key(caller.key_id)
         self.authentication.forget_key(caller.key_id)
         log.info("key.revoked", username=caller.user.username, key_id=caller.key_id)
