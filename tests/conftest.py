@@ -28,7 +28,7 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 settle(os.environ)
 sys.dont_write_bytecode = False
-# Programs set their own (tests/e2e/system/test_up_in_any_shell.py); parts that run within a test rely on it.
+# Programs set their own (tests/unit/system/test_main.py); parts that run within a test rely on it.
 os.umask(0o022)
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
