@@ -3,7 +3,8 @@
 import pytest
 
 from gpudev.domain.disks.operations import DiskState, SnapshotReason, SnapshotRecord
-from gpudev.planning.disks.operation_context import OperationContext, OperationStep
+from gpudev.planning.disks.operation_results import OperationStep
+from gpudev.planning.disks.operation_steps import OperationContext
 
 Patch = pytest.MonkeyPatch
 

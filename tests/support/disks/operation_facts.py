@@ -19,10 +19,7 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.planning.disks.operation_context import (
-    CloudState,
-    OperationStep,
-)
+from gpudev.planning.disks.operation_results import CloudState, OperationStep
 from gpudev.planning.disks.operation_steps import next_step, plan_cloud_query
 from gpudev.ports.cloud import DISK_ID_TAG, OWNER_TAG, Snapshot, SnapshotState, Volume
 

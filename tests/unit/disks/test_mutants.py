@@ -22,14 +22,9 @@ from gpudev.domain.disks.operations import (
     VolumeRecord,
     VolumeStatus,
 )
-from gpudev.planning.disks import acceptance, operation_context, operation_steps
-from gpudev.planning.disks.operation_context import (
-    EnsureSnapshot,
-    FinishOperation,
-    OperationContext,
-    OperationStep,
-    RemoveVolume,
-)
+from gpudev.planning.disks import acceptance, operation_steps
+from gpudev.planning.disks.operation_results import EnsureSnapshot, FinishOperation, OperationStep, RemoveVolume
+from gpudev.planning.disks.operation_steps import OperationContext
 from gpudev.ports.cloud import RECORDED_TAG, Volume
 from gpudev.ports.disks import DiskMaintenance
 from support.disks import scenarios
@@ -147,8 +142,7 @@ def asked_for_before_it_is_written_down(patch: Patch) -> None:
 
 def what_was_left_out_is_no_matter(patch: Patch) -> None:
     whole = SnapshotStatus.COMPLETED
-    for module in (operation_context, acceptance):
-        patch.setattr(module, "is_whole", lambda record: record.status is whole)
+    patch.setattr(SnapshotRecord, "is_whole", property(lambda record: record.status is whole))
 
 
 def nobody_counts(patch: Patch) -> None:

@@ -15,7 +15,8 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.disks.operation_context import (
+from gpudev.planning.disks.operation_results import (
+    LONGEST_PAUSE,
     MAX_REJECTIONS,
     CloudState,
     EnsureSnapshot,
@@ -25,9 +26,6 @@ from gpudev.planning.disks.operation_context import (
     RemoveVolume,
     TagVolume,
     WriteRecords,
-)
-from gpudev.planning.disks.operation_results import (
-    LONGEST_PAUSE,
     after_call,
     after_no_answer,
     after_rejection,

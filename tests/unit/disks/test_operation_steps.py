@@ -12,7 +12,7 @@ from gpudev.domain.disks.operations import (
     SnapshotStatus,
     VolumeStatus,
 )
-from gpudev.planning.disks.operation_context import (
+from gpudev.planning.disks.operation_results import (
     EnsureSnapshot,
     EnsureVolume,
     FailOperation,

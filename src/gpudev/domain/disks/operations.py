@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NewType
 from uuid import UUID, uuid5
 
-from gpudev.domain.ids import DiskId, ReservationId, UserId
+from gpudev.domain.ids import DiskId, ReservationId, UserId, short_id
 
 OperationId = NewType("OperationId", UUID)
 RecordedSnapshotId = NewType("RecordedSnapshotId", UUID)
@@ -163,6 +163,25 @@ class SnapshotRecord:
     error: str | None = None
     lacks: str | None = None
     """What was on the volume and could not be taken along, in words. The volume of such a one is kept."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Everything that was on the volume is in it: the volume may go."""
+        return self.status is SnapshotStatus.COMPLETED and self.lacks is None
+
+    @property
+    def missing_note(self) -> str | None:
+        """What it lacks, for people. None: nothing, as far as is known."""
+        if self.lacks is None:
+            return None
+        return f"snapshot {short_id(self.snapshot_id)} lacks {self.lacks}; volume {self.volume_id} has them and is kept"
+
+    @property
+    def problem_note(self) -> str | None:
+        """What went wrong with it, for people who count on it. None: nothing."""
+        if self.status in (SnapshotStatus.FAILED, SnapshotStatus.LOST):
+            return f"snapshot {short_id(self.snapshot_id)} came to nothing: {self.error}"
+        return self.missing_note
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.errors import Conflict, DiskHeld, Invalid, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, short_id
-from gpudev.planning.disks.operation_context import is_whole
 from gpudev.planning.disks.quota import DiskUsage, check_quota
 from gpudev.planning.disks.retention import needed_snapshots, prunable
 
@@ -297,7 +296,7 @@ class _Acceptance:
     def _is_replaced_and_saved(self, disk: DiskState) -> bool:
         """An old volume of it is still there, and may go."""
         mine = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        complete = {one.snapshot_id for one in mine if is_whole(one)}
+        complete = {one.snapshot_id for one in mine if one.is_whole}
         return any(
             one.disk_id == disk.disk_id and one.status is VolumeStatus.RETIRED and one.saved_in in complete
             for one in self.facts.volumes

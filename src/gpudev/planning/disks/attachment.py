@@ -21,8 +21,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.disks.operation_context import CloudState, FinishOperation
-from gpudev.planning.disks.operation_results import conclude_step
+from gpudev.planning.disks.operation_results import CloudState, FinishOperation, conclude_step
 from gpudev.planning.disks.operation_steps import next_step
 from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume

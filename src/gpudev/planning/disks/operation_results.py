@@ -1,42 +1,129 @@
-"""What is written down after a step of an operation on a disk: what the cloud answered, refused or left unanswered."""
+"""How a step of a disk operation may end, and what is written down then.
 
-from dataclasses import replace
+A step asks the cloud for something, writes records first, waits, finishes or fails. What the cloud answered, rejected
+or left unanswered becomes changes of the operation, its disk, its snapshots and its volumes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
+from uuid import UUID
 
 from gpudev.domain.backoff import backoff
 from gpudev.domain.disks.operations import (
     DiskSettings,
+    DiskState,
     Operation,
     OperationChanges,
     OperationFacts,
     OperationKind,
     OperationState,
+    SnapshotRecord,
     SnapshotStatus,
+    VolumeRecord,
     VolumeStatus,
-)
-from gpudev.planning.disks.operation_context import (
-    MAX_REJECTIONS,
-    CloudCall,
-    CloudState,
-    EnsureSnapshot,
-    EnsureVolume,
-    FailOperation,
-    FinishOperation,
-    GrowVolume,
-    RemoveSnapshot,
-    RemoveVolume,
-    TagVolume,
-    WaitForCloud,
-    WriteRecords,
-    describe_missing,
 )
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
+MAX_REJECTIONS = 3
+"""Give up what the cloud has rejected this often: a limit or a passing state has changed by then, or a person must act.
+What the cloud does not answer is retried indefinitely."""
 _LONGEST_TEXT = 2000
 _FIRST_PAUSE = timedelta(seconds=2)
 LONGEST_PAUSE = timedelta(minutes=5)
 """Between two attempts of one step. Short enough that nobody waits long for a cloud that is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudQuery:
+    """What has to be seen before a step is decided, by the cloud's ids."""
+
+    volumes: frozenset[str] = frozenset()
+    snapshots: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CloudState:
+    """What was looked at. None: the cloud says that there is none."""
+
+    volumes: Mapping[str, Volume | None] = field(default_factory=dict)
+    snapshots: Mapping[str, Snapshot | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureVolume:
+    token: UUID
+    size_gb: int
+    zone: str
+    tags: Mapping[str, str]
+    from_snapshot: str | None
+    """By the cloud's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureSnapshot:
+    record: SnapshotRecord
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowVolume:
+    volume_id: str
+    size_gb: int
+
+
+@dataclass(frozen=True, slots=True)
+class TagVolume:
+    volume_id: str
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVolume:
+    record: VolumeRecord
+    volume_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSnapshot:
+    record: SnapshotRecord
+    cloud_id: str
+
+
+CloudCall = EnsureVolume | EnsureSnapshot | GrowVolume | TagVolume | RemoveVolume | RemoveSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecords:
+    """Nothing is asked of the cloud; this is to be written down before anything else."""
+
+    step: str
+    disk: DiskState | None = None
+    snapshots: tuple[SnapshotRecord, ...] = ()
+    volumes: tuple[VolumeRecord, ...] = ()
+    event: str | None = None
+    """A line of the disk's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForCloud:
+    until: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishOperation:
+    result: str
+    disk: DiskState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailOperation:
+    reason: str
+
+
+OperationStep = CloudCall | WriteRecords | WaitForCloud | FinishOperation | FailOperation
 
 
 def conclude_step(
@@ -183,7 +270,7 @@ def _snapshot_begun(
     saved = None
     if status.is_usable and record.disk_id == disk.disk_id and _is_unwritten(facts, cloud_state):
         saved = replace(disk, saved_as=record.snapshot_id)
-    trouble = record.error or describe_missing(record)
+    trouble = record.error or record.missing_note
     event = f"snapshot {snapshot.snapshot_id} ({record.why}){f': {trouble}' if trouble else ''}"
     return OperationChanges(going_on, saved, (record,), event=event if record.disk_id == disk.disk_id else None)
 
@@ -259,3 +346,17 @@ def _end(
         result=result,
         finished_at=now,
     )
+
+
+def update_snapshot_record(record: SnapshotRecord, cloud_state: CloudState) -> SnapshotRecord:
+    """A snapshot's record, as what was seen of it makes it."""
+    if record.cloud_id is None or not record.status.is_usable:
+        return record
+    found = cloud_state.snapshots[record.cloud_id]
+    if found is None:
+        return replace(record, status=SnapshotStatus.LOST, error="the cloud says that it is gone")
+    if found.state is SnapshotState.ERROR:
+        return replace(record, status=SnapshotStatus.FAILED, error=found.error or "the cloud could not finish it")
+    if found.state is SnapshotState.COMPLETED:
+        return replace(record, status=SnapshotStatus.COMPLETED, size_gb=found.size_gb, lacks=found.lacks)
+    return record

@@ -5,14 +5,18 @@ operation goes on after a crash at any point. What was on a volume is in a finis
 is given up. Nothing is removed that no record names as ours. How the cloud is asked is no matter of this module.
 """
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.disks.operations import (
     DiskSettings,
+    DiskState,
+    Operation,
     OperationFacts,
     OperationKind,
+    RecordedSnapshotId,
     SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
@@ -20,20 +24,24 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 from gpudev.domain.ids import short_id
-from gpudev.planning.disks.operation_context import (
+from gpudev.planning.disks.operation_results import (
+    MAX_REJECTIONS,
     CloudQuery,
     CloudState,
+    EnsureSnapshot,
+    EnsureVolume,
     FailOperation,
     FinishOperation,
     GrowVolume,
-    OperationContext,
     OperationStep,
     RemoveSnapshot,
     RemoveVolume,
     TagVolume,
     WaitForCloud,
     WriteRecords,
+    update_snapshot_record,
 )
+from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, RECORDED_TAG, Volume
 
 _NEEDS_NO_CLOUD_STATE = frozenset({OperationKind.DELETE, OperationKind.UNDELETE, OperationKind.CREATE})
 
@@ -56,6 +64,22 @@ def plan_cloud_query(facts: OperationFacts) -> CloudQuery:
     )
 
 
+def find_not_yet_visible(facts: OperationFacts, cloud_state: CloudState, since: datetime) -> str | None:
+    """What was begun after `since` and is not shown, in words: that the cloud does not show it yet says nothing about
+    it. Whoever made it knows better, but may have ended meanwhile."""
+    for volume in facts.volumes:
+        if volume.made_at > since and volume.volume_id and cloud_state.volumes.get(volume.volume_id, volume) is None:
+            return f"volume {volume.volume_id} cannot be seen yet"
+    for snapshot in facts.snapshots:
+        if (
+            snapshot.created_at > since
+            and snapshot.cloud_id
+            and cloud_state.snapshots.get(snapshot.cloud_id, snapshot) is None
+        ):
+            return f"snapshot {snapshot.cloud_id} cannot be seen yet"
+    return None
+
+
 def next_step(facts: OperationFacts, cloud_state: CloudState, now: datetime, settings: DiskSettings) -> OperationStep:
     """For an operation that is not over, with all of `what_to_look_at` seen."""
     if facts.before is not None:
@@ -64,7 +88,7 @@ def next_step(facts: OperationFacts, cloud_state: CloudState, now: datetime, set
     return context.record_changed_snapshots() or context.resume_begun() or _next_of_kind(context)
 
 
-def _next_of_kind(context: OperationContext) -> OperationStep:
+def _next_of_kind(context: "OperationContext") -> OperationStep:
     kind = context.operation.kind
     match kind:
         case OperationKind.CREATE:
@@ -91,7 +115,7 @@ def _next_of_kind(context: OperationContext) -> OperationStep:
             assert_never(kind)
 
 
-def _create(context: OperationContext) -> OperationStep:
+def _create(context: "OperationContext") -> OperationStep:
     disk, zone = context.disk, context.operation.zone
     if disk.volume_id is not None:
         return FinishOperation(f"{disk.size_gb} GB in {disk.zone}")
@@ -100,7 +124,7 @@ def _create(context: OperationContext) -> OperationStep:
     return context.new_volume(None, zone)
 
 
-def _snapshot(context: OperationContext) -> OperationStep:
+def _snapshot(context: "OperationContext") -> OperationStep:
     if context.find_volume(context.disk) is None:
         return FailOperation("there is no volume to take a snapshot of")
     by_itself = context.operation.reservation_id is not None
@@ -112,7 +136,7 @@ def _snapshot(context: OperationContext) -> OperationStep:
     return context.until_complete(taken) or FinishOperation(_snapshot_note(taken))
 
 
-def _restore(context: OperationContext) -> OperationStep:
+def _restore(context: "OperationContext") -> OperationStep:
     disk = context.disk
     made = context.find_made_volume()
     if made is not None:
@@ -139,7 +163,7 @@ def _restore(context: OperationContext) -> OperationStep:
     return context.new_volume(chosen, zone)
 
 
-def _clone(context: OperationContext) -> OperationStep:
+def _clone(context: "OperationContext") -> OperationStep:
     source, disk = context.facts.source, context.disk
     made = context.find_made_volume()
     if made is not None:
@@ -157,7 +181,7 @@ def _clone(context: OperationContext) -> OperationStep:
     return context.new_volume(base, zone)
 
 
-def _base_of_clone(context: OperationContext) -> OperationStep | SnapshotRecord:
+def _base_of_clone(context: "OperationContext") -> OperationStep | SnapshotRecord:
     source = context.facts.source
     assert source is not None  # the caller's concern
     if context.operation.snapshot_id is not None:
@@ -168,7 +192,7 @@ def _base_of_clone(context: OperationContext) -> OperationStep | SnapshotRecord:
     return context.until_detached(volume) or context.save(source, SnapshotReason.FOR_CLONE)
 
 
-def _resize(context: OperationContext) -> OperationStep:
+def _resize(context: "OperationContext") -> OperationStep:
     disk, size = context.disk, context.operation.size_gb
     assert size is not None  # of every resize
     volume = context.find_volume(disk)
@@ -179,7 +203,7 @@ def _resize(context: OperationContext) -> OperationStep:
     return FinishOperation(f"{size} GB", replace(disk, size_gb=max(size, disk.size_gb or 0)))
 
 
-def _make_ready(context: OperationContext) -> OperationStep:
+def _make_ready(context: "OperationContext") -> OperationStep:
     disk, operation = context.disk, context.operation
     if disk.is_deleted:
         return FailOperation(f"disk {disk.name!r} is deleted")
@@ -208,7 +232,7 @@ def _make_ready(context: OperationContext) -> OperationStep:
     return context.new_volume(saved, operation.zone)
 
 
-def _make_from_records(context: OperationContext) -> OperationStep:
+def _make_from_records(context: "OperationContext") -> OperationStep:
     """There is no volume: it was never made, or is gone by nobody's leave. Only a snapshot of exactly what was on it
     takes its place unasked: an empty volume instead of somebody's files would look like a loss, and soon be one."""
     disk = context.disk
@@ -228,13 +252,13 @@ def _make_from_records(context: OperationContext) -> OperationStep:
     )
 
 
-def _ready(context: OperationContext, zone: str | None, how: str) -> OperationStep:
+def _ready(context: "OperationContext", zone: str | None, how: str) -> OperationStep:
     """From here on a dev server may write, and no snapshot holds what is on it."""
     disk = replace(context.disk, saved_as=None, zone=zone or context.disk.zone)
     return FinishOperation(_with_leftover_note(context, f"volume {disk.volume_id} is ready, {how}"), disk)
 
 
-def _put_away(context: OperationContext) -> OperationStep:
+def _put_away(context: "OperationContext") -> OperationStep:
     """Also where the reservation was released meanwhile, which waits for the cloud only so long: whoever has the disk
     next comes after this, so nobody has written to it since."""
     disk = context.disk
@@ -253,7 +277,7 @@ def _put_away(context: OperationContext) -> OperationStep:
     return FinishOperation(_snapshot_note(saved), replace(disk, contents=contents))
 
 
-def _prune(context: OperationContext) -> OperationStep:
+def _prune(context: "OperationContext") -> OperationStep:
     return (
         _remove_snapshots(context)
         or context.removal_of_replaced()
@@ -262,7 +286,7 @@ def _prune(context: OperationContext) -> OperationStep:
     )
 
 
-def _purge(context: OperationContext) -> OperationStep:
+def _purge(context: "OperationContext") -> OperationStep:
     disk = context.disk
     if disk.purge_started_at is None:
         return FailOperation("nobody said that it may be removed")
@@ -279,7 +303,7 @@ def _purge(context: OperationContext) -> OperationStep:
     return FinishOperation(f"removed{left}", replace(disk, purged_at=context.now))
 
 
-def _remove_snapshots(context: OperationContext) -> OperationStep | None:
+def _remove_snapshots(context: "OperationContext") -> OperationStep | None:
     """Those that accepting an operation has marked, and no others. One that the cloud refuses to let go (an image was
     made of it, say) keeps no other."""
     for record in _marked_snapshots(context):
@@ -290,7 +314,7 @@ def _remove_snapshots(context: OperationContext) -> OperationStep | None:
     return None
 
 
-def _find_unremoved(context: OperationContext) -> FailOperation | None:
+def _find_unremoved(context: "OperationContext") -> FailOperation | None:
     """It is tried again by whoever prunes or purges next."""
     refused = [one for one in _marked_snapshots(context) if one.error is not None]
     if not refused:
@@ -299,12 +323,12 @@ def _find_unremoved(context: OperationContext) -> FailOperation | None:
     return FailOperation(f"snapshot {refused[0].cloud_id} could not be removed{others}: {refused[0].error}")
 
 
-def _marked_snapshots(context: OperationContext) -> list[SnapshotRecord]:
+def _marked_snapshots(context: "OperationContext") -> list[SnapshotRecord]:
     mine = [one for one in context.facts.snapshots if one.disk_id == context.disk.disk_id]
     return [one for one in mine if one.status is SnapshotStatus.REMOVING]
 
 
-def _metadata_only(context: OperationContext) -> OperationStep:
+def _metadata_only(context: "OperationContext") -> OperationStep:
     """The records were changed when it was asked for; a new name is also written on the volume."""
     if context.operation.kind is OperationKind.RENAME:
         volume, tags = context.find_volume(context.disk), context.tags(context.disk)
@@ -313,7 +337,7 @@ def _metadata_only(context: OperationContext) -> OperationStep:
     return FinishOperation("done")
 
 
-def _missing_note(context: OperationContext, made: VolumeRecord) -> str:
+def _missing_note(context: "OperationContext", made: VolumeRecord) -> str:
     base = context.find_snapshot(made.from_snapshot)
     return "" if base is None or base.lacks is None else f", less {base.lacks}"
 
@@ -323,9 +347,189 @@ def _snapshot_note(snapshot: SnapshotRecord) -> str:
     return f"snapshot {short_id(snapshot.snapshot_id)}{lacks}"
 
 
-def _with_leftover_note(context: OperationContext, result: str) -> str:
+def _with_leftover_note(context: "OperationContext", result: str) -> str:
     mine = context.operation.operation_id
     for one in context.facts.volumes:
         if one.retired_by == mine and one.status is VolumeStatus.RETIRED:
             return f"{result}; the old volume {one.volume_id} is still there"
     return result
+
+
+# What an operation on a disk has in sight, and the parts that several kinds of operations are made of.
+#
+# `saved` means: what is on the volume is in a recorded snapshot that was begun after the last dev server let go of it.
+
+
+MOST_SNAPSHOTS = 2
+"""How often an operation begins a snapshot that comes to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationContext:
+    facts: OperationFacts
+    cloud_state: CloudState
+    now: datetime
+    settings: DiskSettings
+
+    @property
+    def operation(self) -> Operation:
+        return self.facts.operation
+
+    @property
+    def disk(self) -> DiskState:
+        return self.facts.disk
+
+    # --- what is there ---------------------------------------------------------------------------------------------
+
+    def find_volume(self, disk: DiskState) -> Volume | None:
+        """None: it never had one, or the cloud says that it is gone."""
+        return None if disk.volume_id is None else self.cloud_state.volumes[disk.volume_id]
+
+    def find_snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
+        return next((one for one in self.facts.snapshots if one.snapshot_id == snapshot_id), None)
+
+    def find_good_snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
+        found = self.find_snapshot(snapshot_id)
+        return found if found is not None and found.status.is_usable else None
+
+    def find_made_volume(self) -> VolumeRecord | None:
+        """The volume that this operation has made."""
+        return next((one for one in self._own_volumes() if one.volume_id is not None), None)
+
+    def had_volume(self) -> bool:
+        return any(one.volume_id is not None for one in self.facts.volumes)
+
+    def tags(self, disk: DiskState) -> dict[str, str]:
+        return {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: str(disk.disk_id)}
+
+    # --- steps that come before all others -------------------------------------------------------------------------
+
+    def record_changed_snapshots(self) -> OperationStep | None:
+        """What became of snapshots since it was last written down."""
+        changed = tuple(
+            new
+            for one in self.facts.snapshots
+            if one.cloud_id in self.cloud_state.snapshots
+            and (new := update_snapshot_record(one, self.cloud_state)) != one
+        )
+        if not changed:
+            return None
+        wrong = [note for one in changed if (note := one.problem_note) is not None]
+        return WriteRecords("looking at snapshots", snapshots=changed, event="; ".join(wrong) or None)
+
+    def resume_begun(self) -> OperationStep | None:
+        """What the cloud was asked for and may have made, though its answer was lost: it is asked for again before
+        anything else is decided, so that nothing is made and forgotten."""
+        for volume in self._own_volumes():
+            if volume.status is VolumeStatus.MAKING:
+                return self._ensure_volume(volume)
+        for snapshot in self._own_snapshots():
+            if snapshot.status is SnapshotStatus.BEGINNING:
+                return self._ensure_snapshot(snapshot)
+        return None
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def until_detached(self, volume: Volume) -> WaitForCloud | None:
+        if not volume.attached_to:
+            return None
+        return self._poll_again(f"volume {volume.volume_id} is still attached to {', '.join(volume.attached_to)}")
+
+    def until_quiet(self, volume: Volume) -> WaitForCloud | None:
+        """Before anybody writes to it."""
+        return None if volume.busy_reason is None else self._poll_again(volume.busy_reason)
+
+    def until_complete(self, record: SnapshotRecord) -> WaitForCloud | None:
+        if record.status is SnapshotStatus.COMPLETED:
+            return None
+        return self._poll_again("the snapshot is being taken")
+
+    def save(self, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
+        """A snapshot of exactly what is on its volume, which nobody has: the one there is, or a new one. What a clone
+        was made from does not count: it goes with the other disk."""
+        saved = self.find_good_snapshot(disk.saved_as)
+        return saved if saved and saved.disk_id == disk.disk_id else self.own_snapshot(disk, why)
+
+    def own_snapshot(self, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
+        own = [one for one in self._own_snapshots() if one.disk_id == disk.disk_id]
+        taken = next((one for one in own if one.status.is_usable), None)
+        if taken is not None:
+            return taken
+        if len(own) >= MOST_SNAPSHOTS:
+            return FailOperation(f"no snapshot could be taken: {own[-1].error or own[-1].status}")
+        assert disk.volume_id is not None  # nobody takes a snapshot of nothing
+        operation = self.operation
+        record = SnapshotRecord(
+            operation.snapshot_token(len(own)),
+            disk.disk_id,
+            operation.operation_id,
+            disk.volume_id,
+            why,
+            SnapshotStatus.BEGINNING,
+            self.now,
+            contents=operation.contents,
+        )
+        return WriteRecords("taking a snapshot", snapshots=(record,))
+
+    def new_volume(self, base: SnapshotRecord | None, zone: str) -> OperationStep:
+        """Written down before it is asked for; `begun` goes on from there."""
+        operation, disk = self.operation, self.disk
+        size = max(disk.size_gb or self.settings.default_size_gb, (base and base.size_gb) or 0)
+        record = VolumeRecord(
+            operation.volume_token,
+            disk.disk_id,
+            operation.operation_id,
+            VolumeStatus.MAKING,
+            zone,
+            size,
+            self.now,
+            from_snapshot=None if base is None else base.snapshot_id,
+        )
+        how = "making a volume" if base is None else "restoring its snapshot"
+        return WriteRecords(f"{how} in {zone}", volumes=(record,))
+
+    def removal_of_replaced(self) -> OperationStep | None:
+        """Volumes that others took the place of, once what was on them is in a finished snapshot of ours. What the
+        cloud does not let go is left to the next pruning."""
+        operation = self.operation
+        for volume in self.facts.volumes:
+            if volume.status is not VolumeStatus.RETIRED:
+                continue
+            if operation.kind is not OperationKind.PRUNE and volume.retired_by != operation.operation_id:
+                continue
+            there = None if volume.volume_id is None else self.cloud_state.volumes[volume.volume_id]
+            if there is None:
+                return WriteRecords("removing the old volume", volumes=(replace(volume, status=VolumeStatus.REMOVED),))
+            saved = self.find_snapshot(volume.saved_in)
+            if saved is None or saved.disk_id != volume.disk_id or not saved.is_whole:
+                continue
+            if not there.attached_to and operation.rejections < MAX_REJECTIONS:
+                return RemoveVolume(volume, there.volume_id)
+        return None
+
+    def _poll_again(self, why: str) -> WaitForCloud:
+        return WaitForCloud(self.now + self.settings.poll_every, why)
+
+    def _own_volumes(self) -> Iterable[VolumeRecord]:
+        mine = self.operation.operation_id
+        return (one for one in self.facts.volumes if one.operation_id == mine)
+
+    def _own_snapshots(self) -> list[SnapshotRecord]:
+        mine = [one for one in self.facts.snapshots if one.operation_id == self.operation.operation_id]
+        return sorted(mine, key=lambda one: one.created_at)
+
+    def _ensure_volume(self, record: VolumeRecord) -> OperationStep:
+        base = self.find_snapshot(record.from_snapshot)
+        if record.from_snapshot is not None and (base is None or base.cloud_id is None):
+            return FailOperation("the snapshot is gone")  # and never an empty volume in its place
+        return EnsureVolume(
+            record.token,
+            record.size_gb,
+            record.zone,
+            self.tags(self.disk),
+            None if base is None else base.cloud_id,
+        )
+
+    def _ensure_snapshot(self, record: SnapshotRecord) -> EnsureSnapshot:
+        disk = next(one for one in (self.disk, self.facts.source) if one and one.disk_id == record.disk_id)
+        return EnsureSnapshot(record, {**self.tags(disk), RECORDED_TAG: str(record.snapshot_id)})

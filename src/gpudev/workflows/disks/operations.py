@@ -26,7 +26,7 @@ from gpudev.domain.disks.operations import (
 from gpudev.domain.errors import ClusterError, Stale, Unavailable
 from gpudev.domain.ids import UserId
 from gpudev.planning.disks.acceptance import accept_request
-from gpudev.planning.disks.operation_context import (
+from gpudev.planning.disks.operation_results import (
     CloudCall,
     CloudQuery,
     CloudState,
@@ -40,12 +40,13 @@ from gpudev.planning.disks.operation_context import (
     TagVolume,
     WaitForCloud,
     WriteRecords,
-    describe_problem,
-    find_not_yet_visible,
+    after_call,
+    after_no_answer,
+    after_rejection,
+    conclude_step,
     update_snapshot_record,
 )
-from gpudev.planning.disks.operation_results import after_call, after_no_answer, after_rejection, conclude_step
-from gpudev.planning.disks.operation_steps import next_step, plan_cloud_query
+from gpudev.planning.disks.operation_steps import find_not_yet_visible, next_step, plan_cloud_query
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import CloudDisks, Snapshot, Volume
 from gpudev.ports.disks import DiskInUse, DiskMaintenance, DiskOperationStore
@@ -139,7 +140,7 @@ class DiskOperations:
                 continue
             new = update_snapshot_record(record, CloudState(snapshots={record.cloud_id: found}))
             settled += new != record and await self.store.finish_snapshot(
-                new, now=self.clock.now(), event=describe_problem(new)
+                new, now=self.clock.now(), event=new.problem_note
             )
         return SettledSnapshots(settled, tuple(errors), len(unsettled) - settled)
 
