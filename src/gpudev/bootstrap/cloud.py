@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import AsyncIterator
 
-from gpudev.adapters.environment_filter import EnvironmentFilter
 from gpudev.domain.errors import Invalid
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import Cloud, NodeGroups
@@ -44,11 +43,11 @@ def _make_cloud(settings: Settings) -> Cloud | None:
         case "aws":
             from gpudev.adapters.aws.cloud import AwsCloud
 
-            return EnvironmentFilter(AwsCloud(settings.aws), settings.reconciling.node_group_prefix)
+            return AwsCloud(settings.aws, environment=settings.reconciling.node_group_prefix)
         case "gcp":
             from gpudev.adapters.gcp.cloud import GcpCloud
 
-            return EnvironmentFilter(GcpCloud(settings.gcp), settings.reconciling.node_group_prefix)
+            return GcpCloud(settings.gcp, environment=settings.reconciling.node_group_prefix)
         case "local":
             from gpudev.adapters.local.cloud import LocalCloud
 

@@ -9,6 +9,7 @@ from gpudev.adapters.aws.instance_refresh import AwsNodeGroups
 from gpudev.adapters.aws.parsing import parse_node_group, parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
 from gpudev.adapters.aws.volumes import AwsVolumes
+from gpudev.adapters.environment_tag import EnvironmentTag
 from gpudev.ports.cloud import OWNER_TAG, NodeGroup, Snapshot, Volume
 from gpudev.settings import AwsSettings
 
@@ -21,8 +22,9 @@ _GROUP_PAGE_SIZE = 100
 
 
 class AwsInventory:
-    def __init__(self, client: AwsClient) -> None:
+    def __init__(self, client: AwsClient, environment_tag: EnvironmentTag) -> None:
         self._client = client
+        self._environment_tag = environment_tag
         self._volume_listing: asyncio.Future[frozenset[str] | None] | None = None
         """The volumes of the listing just before, or under way: their snapshots are ours though nobody tagged them.
         Used once, since later there may be other volumes. None: it came to nothing."""
@@ -42,7 +44,8 @@ class AwsInventory:
         found: dict[str, Volume] | None = None
         try:
             found = await self._list_volumes_by_id()
-            return sorted(found.values(), key=lambda volume: (volume.created_at, volume.volume_id))
+            volumes = sorted(found.values(), key=lambda volume: (volume.created_at, volume.volume_id))
+            return self._environment_tag.select(volumes)
         finally:
             listing.set_result(None if found is None else frozenset(found))
 
@@ -64,18 +67,21 @@ class AwsInventory:
         volume_ids = None if listing is None else await listing
         if volume_ids is None:
             volume_ids = frozenset(await self._list_volumes_by_id())
-        return sorted(
-            (snapshot for snapshot in found.values() if OWNER_TAG in snapshot.tags or snapshot.volume_id in volume_ids),
-            key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id),
-        )
+        ours = [
+            snapshot for snapshot in found.values() if OWNER_TAG in snapshot.tags or snapshot.volume_id in volume_ids
+        ]
+        ours.sort(key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id))
+        return self._environment_tag.select(ours)
 
 
 class AwsCloud(AwsInventory, AwsVolumes, AwsNodeGroups):
-    def __init__(self, settings: AwsSettings, limits: CallLimits = CALL_LIMITS) -> None:
-        caller = AwsClient(settings, limits)
-        AwsInventory.__init__(self, caller)
-        AwsVolumes.__init__(self, caller)
-        AwsNodeGroups.__init__(self, caller)
+    def __init__(
+        self, settings: AwsSettings, limits: CallLimits = CALL_LIMITS, *, environment: str | None = None
+    ) -> None:
+        client, environment_tag = AwsClient(settings, limits), EnvironmentTag(environment)
+        AwsInventory.__init__(self, client, environment_tag)
+        AwsVolumes.__init__(self, client, environment_tag)
+        AwsNodeGroups.__init__(self, client)
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from gpudev.adapters.aws.client import AwsClient
 from gpudev.adapters.aws.errors import AwsRejected, AwsThrottled
 from gpudev.adapters.aws.parsing import parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
+from gpudev.adapters.environment_tag import EnvironmentTag
 from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
@@ -27,8 +28,9 @@ _GROWING_STATES = frozenset({"modifying", "optimizing"})
 
 
 class AwsVolumes:
-    def __init__(self, client: AwsClient) -> None:
+    def __init__(self, client: AwsClient, environment_tag: EnvironmentTag) -> None:
         self._client = client
+        self._environment_tag = environment_tag
         self._created = _RecentlyCreated(client.limits.settle_time.total_seconds())
         self._token_locks: dict[str, _TokenLock] = {}
 
@@ -58,7 +60,7 @@ class AwsVolumes:
         return await self._get_volume(volume_id)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
-        wanted = {"Resources": [volume_id], "Tags": _to_aws_tags(tags)}
+        wanted = {"Resources": [volume_id], "Tags": _to_aws_tags(self._environment_tag.add_to(tags))}
         await self._act_on_recently_created(volume_id, lambda: self._client.call(Action.CREATE_TAGS, wanted))
 
     async def is_detached(self, volume_id: str) -> bool:
@@ -72,7 +74,7 @@ class AwsVolumes:
         async with self._hold_token(token):
             if (found := await self._find_snapshot_by_token(token, volume_id)) is not None:
                 return found
-            wanted = {"VolumeId": volume_id, "TagSpecifications": [_tag_specification("snapshot", token, tags)]}
+            wanted = {"VolumeId": volume_id, "TagSpecifications": [self._tag_specification("snapshot", token, tags)]}
             try:
                 told = await self._act_on_recently_created(volume_id, lambda: self._create_snapshot(wanted))
             except AwsThrottled:
@@ -171,7 +173,7 @@ class AwsVolumes:
             "Size": size_gb,
             "VolumeType": _VOLUME_TYPE,
             "Encrypted": True,
-            "TagSpecifications": [_tag_specification("volume", token, tags)],
+            "TagSpecifications": [self._tag_specification("volume", token, tags)],
         }
         if from_snapshot is not None:
             wanted["SnapshotId"] = from_snapshot
@@ -228,6 +230,9 @@ class AwsVolumes:
                 if not refusal.is_not_found:
                     raise
         return await act()
+
+    def _tag_specification(self, kind: str, token: str, tags: Mapping[str, str]) -> dict[str, Any]:
+        return {"ResourceType": kind, "Tags": _to_aws_tags({**self._environment_tag.add_to(tags), TOKEN_TAG: token})}
 
     @contextlib.asynccontextmanager
     async def _hold_token(self, token: str) -> AsyncIterator[None]:
@@ -301,10 +306,6 @@ async def _backoff(seconds: float) -> AsyncIterator[None]:
             return
         yield
         await asyncio.sleep(pause)
-
-
-def _tag_specification(kind: str, token: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    return {"ResourceType": kind, "Tags": _to_aws_tags({**tags, TOKEN_TAG: token})}
 
 
 def _to_aws_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from gpudev.adapters.environment_tag import EnvironmentTag
 from gpudev.adapters.gcp.client import (
     DISK_LISTING,
     GROUP_LISTING,
@@ -27,8 +28,16 @@ _T = TypeVar("_T")
 
 
 class GcpCloud:
-    def __init__(self, settings: GcpSettings, pace: CallPace | None = None, endpoint: str = "") -> None:
+    def __init__(
+        self,
+        settings: GcpSettings,
+        pace: CallPace | None = None,
+        endpoint: str = "",
+        *,
+        environment: str | None = None,
+    ) -> None:
         self._region = settings.region
+        self._environment_tag = EnvironmentTag(environment)
         self._client = GcpClient(settings, pace or CallPace(), endpoint)
         self._disks = GcpDisks(self._client)
 
@@ -53,7 +62,8 @@ class GcpCloud:
 
     async def volumes(self) -> list[Volume]:
         volumes = await self._list_disks(volume_from_disk)
-        return sorted(volumes, key=lambda volume: (volume.created_at, volume.volume_id))
+        volumes.sort(key=lambda volume: (volume.created_at, volume.volume_id))
+        return self._environment_tag.select(volumes)
 
     async def snapshots(self) -> list[Snapshot]:
         """A disk's snapshots are known by its number: a later disk of the same name is another one."""
@@ -68,7 +78,8 @@ class GcpCloud:
             )
 
         snapshots = await list_resources(self._client, SNAPSHOT_LISTING, ours)
-        return sorted(snapshots, key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id))
+        snapshots.sort(key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id))
+        return self._environment_tag.select(snapshots)
 
     async def _list_disks(self, read: Callable[[Any], _T]) -> list[_T]:
         def ours(disk: Any) -> _T | None:
@@ -83,6 +94,7 @@ class GcpCloud:
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
+        tags = self._environment_tag.add_to(tags)
         disk = await self._disks.ensure_disk(token, size_gb=size_gb, zone=zone, tags=tags, from_snapshot=from_snapshot)
         return volume_from_disk(disk)
 
@@ -90,7 +102,7 @@ class GcpCloud:
         return volume_from_disk(await self._disks.grow_disk(get_zonal_disk_path(volume_id), size_gb))
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
-        await self._disks.tag_disk(get_zonal_disk_path(volume_id), tags)
+        await self._disks.tag_disk(get_zonal_disk_path(volume_id), self._environment_tag.add_to(tags))
 
     async def is_detached(self, volume_id: str) -> bool:
         disk = await self._disks.find_disk(get_zonal_disk_path(volume_id))
@@ -101,6 +113,7 @@ class GcpCloud:
         return None if snapshot is None else snapshot_from_resource(snapshot)
 
     async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
+        tags = self._environment_tag.add_to(tags)
         return snapshot_from_resource(await self._disks.ensure_snapshot(token, get_zonal_disk_path(volume_id), tags))
 
     async def remove_volume(self, volume_id: str) -> None:

@@ -1,35 +1,46 @@
 """Two environments in one account: neither sees, and so neither offers or deletes, what the other has made."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
 
 from gpudev.adapters.aws.cloud import AwsCloud
-from gpudev.adapters.environment_filter import EnvironmentFilter
 from gpudev.bootstrap.cloud import open_cloud
 from gpudev.ports.cloud import DISK_ID_TAG, ENVIRONMENT_TAG, OWNER_TAG, Volume
-from gpudev.settings import load_settings
+from gpudev.settings import AwsSettings, load_settings
+from support.clouds.aws_stub import AwsStub
+from support.clouds.aws_world import HASTY
 
 TAGS = {OWNER_TAG: "ada", "disk-name": "data"}
 
 
-@pytest.fixture
-def first(cloud: AwsCloud) -> EnvironmentFilter:
-    return EnvironmentFilter(cloud, "pytorch-gpu-dev")
+@asynccontextmanager
+async def open_environment(name: str) -> AsyncIterator[AwsCloud]:
+    cloud = AwsCloud(AwsSettings(), HASTY, environment=name)
+    await cloud.start()
+    yield cloud
+    await cloud.close()
 
 
 @pytest.fixture
-def second(cloud: AwsCloud) -> EnvironmentFilter:
-    return EnvironmentFilter(cloud, "team-b")
+async def first(stub: AwsStub) -> AsyncIterator[AwsCloud]:
+    async with open_environment("pytorch-gpu-dev") as cloud:
+        yield cloud
 
 
-async def make(cloud: EnvironmentFilter) -> Volume:
+@pytest.fixture
+async def second(stub: AwsStub) -> AsyncIterator[AwsCloud]:
+    async with open_environment("team-b") as cloud:
+        yield cloud
+
+
+async def make(cloud: AwsCloud) -> Volume:
     return await cloud.ensure_volume(str(uuid4()), size_gb=10, zone="us-east-2a", tags=TAGS)
 
 
-async def test_each_sees_the_volumes_and_snapshots_that_it_made(
-    first: EnvironmentFilter, second: EnvironmentFilter
-) -> None:
+async def test_each_sees_the_volumes_and_snapshots_that_it_made(first: AwsCloud, second: AwsCloud) -> None:
     made = {cloud: await make(cloud) for cloud in (first, second)}
     for cloud, volume in made.items():
         snapshot = await cloud.ensure_snapshot(str(uuid4()), volume.volume_id, TAGS)
@@ -40,7 +51,7 @@ async def test_each_sees_the_volumes_and_snapshots_that_it_made(
 
 
 async def test_what_was_made_before_there_were_marks_is_told_to_both_until_one_takes_it(
-    first: EnvironmentFilter, second: EnvironmentFilter, cloud: AwsCloud
+    first: AwsCloud, second: AwsCloud, cloud: AwsCloud
 ) -> None:
     old = await cloud.ensure_volume(str(uuid4()), size_gb=10, zone="us-east-2a", tags=TAGS)
     assert [one.volume_id for one in await first.volumes()] == [old.volume_id]
