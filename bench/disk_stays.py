@@ -9,15 +9,12 @@ import asyncio
 import contextlib
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.figures import percentile, report
 from gpudev.adapters.aws.cloud import AwsCloud

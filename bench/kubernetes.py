@@ -20,8 +20,6 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from bench.figures import percentile, report
 from bench.kubernetes_client import BENCH_KEY, Submitter, prepared_database
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api

@@ -2,9 +2,6 @@
 
 import asyncio
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gpudev import settings
 from gpudev.adapters.postgres.database.listener import Listener

@@ -16,10 +16,9 @@ from bench.figures import report
 from bench.simulation.busy import NOW, Moment, busy_moment
 from gpudev.domain.cluster import Allocation, ZoneConstraint
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.forecasting import forecast
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
-from gpudev.planning.queue.plan import Plan, Request
-from gpudev.planning.queue.planner import plan_queue, plan_starts
+from gpudev.planning.queue.plan import Request
+from support.planner.whole_plan import Plan, end_reservation, forecast, plan_queue
 
 _NODES, _RUNNING, _QUEUED = 1_000, 5_000, 10_000
 _ROUNDS = 5
@@ -35,10 +34,6 @@ def run() -> None:
     told = first.estimates()
     latest = {who: wait.latest for who, wait in told.items()}
     settled, zoned = _after(full, first), _in_zones(full)
-    _report("who starts now", _best(lambda: _starts(full)), 100)
-    for running in (1_000, 2_000, 3_000):
-        emptier = busy_moment(nodes=_NODES, running=running, queued=_QUEUED)
-        _report(f"who starts now, only {running} running", _best(partial(_starts, emptier)), None)
     _report("the full plan", _best(lambda: _plan(full)), 1000)
     _report("the full plan, everybody with a disk in one of three zones", _best(lambda: _plan(zoned)), 1000)
     _report("the full plan with everybody's forecast", _best(lambda: _plan_and_forecast(full, latest)), 1000)
@@ -64,7 +59,7 @@ def _in_zones(moment: Moment) -> Moment:
     nodes = [replace(node, zone=f"zone-{at % 3}") for at, node in enumerate(moment.nodes)]
     moves = (None, timedelta(seconds=30))
     queue = [
-        replace(request, anchor=ZoneConstraint("data", frozenset({f"zone-{at % 3}"}), moves[at % 2]))
+        replace(request, zone_constraint=ZoneConstraint("data", frozenset({f"zone-{at % 3}"}), moves[at % 2]))
         for at, request in enumerate(moment.queue)
     ]
     return replace(moment, nodes=nodes, queue=queue)
@@ -77,7 +72,7 @@ def _report_live(moment: Moment) -> None:
         live = IncrementalPlanner("h100", moment.nodes, moment.holdings, moment.queue, now=NOW)
         live.collect_starts(NOW)
         arrivals.append([_time(partial(live.add_request, *event)) for event in _arrivals(moment)])
-        ends.append([_time(partial(live.remove_reservation, *event)) for event in _ends(moment)])
+        ends.append([_time(partial(end_reservation, live, *event)) for event in _ends(moment)])
         turns.append(_time_turn(moment))
     for what, rounds in (("arrival, what it is told", arrivals), ("end, who starts then", ends)):
         times = [min(same) for same in zip(*rounds, strict=True)]
@@ -118,10 +113,6 @@ def _after(moment: Moment, plan: Plan) -> Moment:
         for start in plan.starts
     ]
     return replace(moment, holdings=[*moment.holdings, *started], queue=list(requests.values()))
-
-
-def _starts(moment: Moment) -> object:
-    return plan_starts(moment.nodes, moment.holdings, moment.queue, NOW)
 
 
 def _plan(moment: Moment) -> Plan:

@@ -18,8 +18,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from bench.figures import report
 from bench.kubernetes_client import prepared_database
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api

@@ -206,5 +206,4 @@ def main(part: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
     main(sys.argv[1])

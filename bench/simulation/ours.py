@@ -15,9 +15,9 @@ from bench.simulation.world import Held, Placement, State
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate as QueueEstimate
-from gpudev.planning.queue.forecasting import Experience, Forecast, forecast
+from gpudev.planning.queue.forecasting import Experience, Forecast
 from gpudev.planning.queue.plan import Request
-from gpudev.planning.queue.planner import plan_queue
+from support.planner.whole_plan import forecast, plan_queue
 
 GPU_TYPE = "h100"
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)

@@ -6,9 +6,10 @@ from typing import Any
 
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.queue import Estimate
-from gpudev.planning.queue.plan import Plan, Queued, Request, Start
+from gpudev.planning.queue.plan import Queued, Request, Start
 from support.planner.plan_properties import begins, real_planner
 from support.planner.situations import Situation
+from support.planner.whole_plan import Plan
 
 
 def forgets_what_is_held(situation: Situation) -> Plan:

@@ -9,8 +9,6 @@ from datetime import datetime
 
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.plan import Plan
-from gpudev.planning.queue.planner import plan_queue
 from support.planner.reference_planner import (
     Planner,
     free_at,
@@ -22,6 +20,7 @@ from support.planner.reference_planner import (
     slots_planned,
 )
 from support.planner.situations import Situation
+from support.planner.whole_plan import Plan, plan_queue
 
 Claim = Callable[[Planner, Situation], None]
 

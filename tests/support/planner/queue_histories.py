@@ -13,6 +13,7 @@ from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.plan import Queued, Request, Start
 from support.planner.reference_planner import free_at, is_home, places_now, slots_held, slots_planned
 from support.planner.situations import MARGIN, NOW, Situation, ask, disk_in, h100, hours
+from support.planner.whole_plan import Plan, end_reservation, wait_of
 
 Happening = tuple[str, int, float]
 """What ("come", "leave", "give up", "overstay", "pass"), which, and how long."""
@@ -87,7 +88,7 @@ class Life:
             self.tell_time()
 
     def tell_end(self, who: ReservationId) -> None:
-        self.hear(self.live.remove_reservation(who, self.now))
+        self.hear(end_reservation(self.live, who, self.now))
 
     def tell_time(self) -> None:
         self.hear(self.live.collect_starts(self.now))
@@ -158,14 +159,14 @@ class Life:
             self.told[wait.reservation_id] = latest
 
     def check_places(self) -> None:
-        situation, plan = self.situation(), self.live.plan()
+        situation, plan = self.situation(), Plan((), tuple(self.live.iter_queued()))
         slots = slots_held(situation) + slots_planned(situation, plan)
         nodes = {node.name: node for node in self.nodes}
         for slot in slots:
             assert free_at(nodes[slot.node], slots, max(slot.begins, self.now)) >= 0, "a node is overfull"
 
     def check_idle(self) -> None:
-        situation, plan = self.situation(), self.live.plan()
+        situation, plan = self.situation(), Plan((), tuple(self.live.iter_queued()))
         slots = slots_held(situation) + slots_planned(situation, plan)
         for request in self.queue.values():
             others = [slot for slot in slots if slot.who != request.reservation_id]
@@ -175,7 +176,7 @@ class Life:
         waits = list(self.live.iter_queued())
         assert [w.reservation_id for w in waits] == [r.reservation_id for r in self.situation().ordered()]
         assert [w.estimate.position for w in waits] == list(range(1, len(waits) + 1)), "positions are no permutation"
-        assert all(self.live.wait_of(wait.reservation_id) == wait for wait in waits)
+        assert all(wait_of(self.live, wait.reservation_id) == wait for wait in waits)
 
 
 @dataclass

@@ -8,8 +8,9 @@ from itertools import combinations
 
 from gpudev.domain.cluster import Node
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.plan import Plan, Request
+from gpudev.planning.queue.plan import Request
 from support.planner.situations import Situation
+from support.planner.whole_plan import Plan
 
 Planner = Callable[[Situation], Plan]
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from gpudev.domain.cluster import Allocation, GpuType, Node, NodeShare, load_catalogue
 from gpudev.planning.cluster.availability import Availability, compute_availability, free_units
 from gpudev.planning.queue.plan import Request
-from gpudev.planning.queue.planner import plan_queue
 from support.planner.situations import NOW, h100, held, hours, rid
+from support.planner.whole_plan import plan_queue
 
 CATALOGUE = load_catalogue()
 H100, T4, CPU = CATALOGUE["h100"], CATALOGUE["t4"], CATALOGUE["cpu-x86"]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from gpudev.domain.ids import ReservationId
-from gpudev.planning.queue.forecasting import Experience, Forecast, UsageRatios, forecast
-from gpudev.planning.queue.planner import plan_queue
+from gpudev.planning.queue.forecasting import Experience, Forecast, UsageRatios
 from support.planner.situations import NOW, Situation, ask, h100, held, hours, rid, situations
+from support.planner.whole_plan import forecast, plan_queue
 
 LEAVES_AT_HALF_TIME = UsageRatios((0.0,) * 10 + (1.0,) + (0.0,) * 10)
 STAYS_TO_THE_END = UsageRatios((0.0,) * 20 + (1.0,))

@@ -26,6 +26,7 @@ from support.planner.queue_histories import (
     MakeLive,
 )
 from support.planner.situations import MARGIN, NOW, Situation, ask, held, hours, rid, situations
+from support.planner.whole_plan import end_reservation, wait_of
 
 Check = Callable[[Life], None]
 FIND_ONE = settings(
@@ -67,7 +68,7 @@ class SeatsNewcomersOnSomebodysPlace(IncrementalPlanner):
         if seat is None:
             return answer
         self._planned_starts.assign(request, TimeSlot(min(seat.start, self._occupancy.now + 60_000_000), seat.ranks))
-        return self.wait_of(request.reservation_id) or answer
+        return wait_of(self, request.reservation_id) or answer
 
 
 class LetsTheLastGoFirst(IncrementalPlanner):
@@ -76,7 +77,7 @@ class LetsTheLastGoFirst(IncrementalPlanner):
     def add_request(self, request: Request, now: Any) -> Start | Queued:
         waiting = list(self._queue)
         self._make_full_plan(self._nodes, list(self._occupancy.allocations.values()), [request], now, {})
-        answer = next(iter(self.collect_starts(now)), None) or self.wait_of(request.reservation_id)
+        answer = next(iter(self.collect_starts(now)), None) or wait_of(self, request.reservation_id)
         assert answer is not None
         for other in waiting:
             super().add_request(other, now)
@@ -240,7 +241,7 @@ class TestTurns:
 
     def test_a_start_that_did_not_happen_is_planned_again(self) -> None:
         live = self.live()
-        (start,) = live.remove_reservation(rid(91), NOW)
+        (start,) = end_reservation(live, rid(91), NOW)
         assert start.reservation_id == rid(1)
         turn = live.update(NODES[:2], self.held()[1:], [ask(1, 8), ask(2, 8)], NOW)
         assert {start.reservation_id for start in turn.starts} == {rid(2)}
@@ -252,8 +253,8 @@ class TestTurns:
     def test_it_says_when_to_be_woken(self) -> None:
         live = self.live()
         assert live.next_at == NOW + hours(2)
-        assert live.wait_of(rid(2)) is not None
-        assert live.wait_of(rid(91)) is None
+        assert wait_of(live, rid(2)) is not None
+        assert wait_of(live, rid(91)) is None
 
     def test_a_size_nobody_asked_for_before(self) -> None:
         answer = self.live().add_request(ask(3, 2, 1), NOW)

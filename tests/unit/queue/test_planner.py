@@ -6,9 +6,9 @@ from itertools import permutations
 import pytest
 
 from gpudev.domain.cluster import Allocation, Node, NodeShare
-from gpudev.planning.queue.plan import Plan, Request
-from gpudev.planning.queue.planner import plan_queue
+from gpudev.planning.queue.plan import Request
 from support.planner.situations import MARGIN, NOW, ask, h100, held, hours, rid
+from support.planner.whole_plan import Plan, plan_queue
 
 
 def plan(nodes: list[Node], holdings: list[Allocation], queue: list[Request]) -> Plan:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate
-from gpudev.planning.queue.plan import Plan, Queued, Request
-from gpudev.planning.queue.planner import plan_queue
+from gpudev.planning.queue.plan import Queued, Request
 from support.planner import broken_planners as broken
 from support.planner.plan_properties import real_planner
 from support.planner.reference_planner import Planner, places_now, slots_held, slots_planned
 from support.planner.situations import NOW, Situation, ask, h100, held, hours, rid
+from support.planner.whole_plan import Plan, plan_queue
 
 Arrivals = Sequence[tuple[float, Request]]
 """After how many hours somebody asks for what."""

@@ -1,19 +1,17 @@
 """The planner's properties, over invented situations: each holds for the real planner, and each catches a planner
 that is broken in just that way. A property that catches nobody would prove nothing."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gpudev.planning.queue.plan import Plan, Start
-from gpudev.planning.queue.planner import plan_queue, plan_starts
 from support.planner import broken_planners as broken
 from support.planner import plan_properties as claims
 from support.planner.plan_properties import Claim, real_planner
 from support.planner.reference_planner import Planner
 from support.planner.situations import Situation, hours, situations
+from support.planner.whole_plan import Plan, plan_queue
 
 CLAIMS: list[tuple[Claim, list[Planner]]] = [
     (claims.no_node_ever_gives_more_than_it_has, [broken.forgets_what_is_held, broken.counts_on_totals]),
@@ -81,40 +79,6 @@ def test_it_holds_for_plans_that_keep_promises(claim: Claim) -> None:
         claim(planner_that_keeps_promises, situation)
 
     holds()
-
-
-def check_starts(make: Callable[[Situation], tuple[Start, ...]], situation: Situation) -> None:
-    assert make(situation) == real_planner(situation).starts
-
-
-def real_starts(situation: Situation) -> tuple[Start, ...]:
-    return plan_starts(situation.nodes, situation.holdings, situation.queue, situation.now, situation.margin)
-
-
-def starts_up_to_the_first_that_waits(situation: Situation) -> tuple[Start, ...]:
-    order = situation.ordered()
-    waiting = {wait.reservation_id for wait in real_planner(situation).waits}
-    first = next((at for at, request in enumerate(order) if request.reservation_id in waiting), len(order))
-    return real_starts(situation.with_queue(order[:first]))
-
-
-@settings(max_examples=80, deadline=None)
-@given(situations(at_most=12))
-def test_the_starts_alone_are_those_of_the_whole_plan(situation: Situation) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # so that short queues have several strides, too
-        patch.setattr("gpudev.planning.queue.planner._STRIDE", 3)
-        check_starts(real_starts, situation)
-
-
-@settings(FIND_ONE)
-@given(situations())
-def _starts_that_stop_too_early(situation: Situation) -> None:
-    check_starts(starts_up_to_the_first_that_waits, situation)
-
-
-def test_starts_that_stop_too_early_are_caught() -> None:
-    with pytest.raises(AssertionError):
-        _starts_that_stop_too_early()
 
 
 @pytest.mark.parametrize(

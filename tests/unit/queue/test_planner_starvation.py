@@ -13,10 +13,10 @@ from gpudev.domain.cluster import Allocation
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
-from gpudev.planning.queue.plan import Plan, Queued, Request, Start
-from gpudev.planning.queue.planner import plan_queue
+from gpudev.planning.queue.plan import Queued, Request, Start
 from support.planner.broken_planners import starts_whoever_fits_now
 from support.planner.situations import MARGIN, NOW, Situation, ask, h100, hours, rid
+from support.planner.whole_plan import Plan, plan_queue
 
 NODES = (h100("a"), h100("b"), h100("c"), h100("d"))
 GANG = rid(500)

@@ -13,11 +13,11 @@ from gpudev.domain.queue import Estimate
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
 from gpudev.planning.queue.plan import Queued, Request, Start
-from gpudev.planning.queue.planner import plan_queue
 from gpudev.planning.queue.zone_constraints import constrain_to_disks
 from gpudev.ports.disks import DiskLocation
 from support.planner.reservation_factory import preparing
 from support.planner.situations import NOW, ask, disk_in, h100, held, hours, rid
+from support.planner.whole_plan import plan_queue
 
 A, B = h100("a", zone="zone-a"), h100("b", zone="zone-b")
 SOON = timedelta(seconds=30)

@@ -68,7 +68,8 @@ async def poll_until(gcp: GcpClient, ask: Callable[[], Awaitable[_T | None]], wa
     try:
         async with asyncio.timeout(patience.total_seconds()):
             while (answer := await ask()) is None:
-                await asyncio.sleep(next(pauses).total_seconds())
+                pause = next(pauses)
+                await asyncio.sleep(pause.total_seconds())
             return answer
     except TimeoutError as error:
         raise Unavailable(f"GCP: {waiting_for} after {patience}; ask again later.") from error

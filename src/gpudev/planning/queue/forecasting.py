@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 
-from gpudev.domain.cluster import Allocation, Node
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import EstimateOutcome, EstimateRecord, TimeInterval, UsageSample
 from gpudev.planning.queue.node_timelines import NodeTimeline, Timetable
 from gpudev.planning.queue.plan import Request
-from gpudev.planning.queue.planner import DEFAULT_MARGIN
-from gpudev.planning.queue.queue_input import HeldShare, TypeFacts, reservable_units, split_by_type, to_microseconds
+from gpudev.planning.queue.queue_input import HeldShare, TypeFacts, reservable_units, to_microseconds
 from gpudev.planning.queue.zone_constraints import ZoneFilter
 
 _USAGE_BINS = 20
@@ -274,30 +272,6 @@ class Forecast:
     @property
     def interval(self) -> TimeInterval:
         return TimeInterval(self.expected, self.earliest, self.latest_likely)
-
-
-def forecast(
-    nodes: Sequence[Node],
-    allocations: Sequence[Allocation],
-    queue: Sequence[Request],
-    now: datetime,
-    *,
-    began: Mapping[ReservationId, datetime],
-    latest: Mapping[ReservationId, datetime | None],
-    came: Mapping[ReservationId, datetime],
-    experience: Mapping[str, Experience],
-    margin: timedelta = DEFAULT_MARGIN,
-) -> dict[ReservationId, Forecast]:
-    """For everybody in `latest` (the plan's bounds of those who wait) who has one.
-
-    `began`: when the clock of those who hold something began to run; `came`: when those who wait began to. Whoever
-    is not in there has only just begun.
-    """
-    forecasts: dict[ReservationId, Forecast] = {}
-    for facts, requests in split_by_type(nodes, allocations, queue, now, margin):
-        known = ForecastModel.from_experience(experience.get(facts.gpu_type, NO_EXPERIENCE))
-        forecasts |= TypeForecast(facts, requests, began, known).forecast_waiting(latest, came)
-    return forecasts
 
 
 class TypeForecast:

@@ -19,7 +19,7 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.node_timelines import TimeSlot
 from gpudev.planning.queue.occupancy import Occupancy
-from gpudev.planning.queue.plan import Plan, Queued, Request, Start
+from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.planner import DEFAULT_MARGIN, make_type_plan
 from gpudev.planning.queue.queue_index import PlannedStarts, QueueIndex, SlotEnds, order_key
 from gpudev.planning.queue.queue_input import duration_microseconds, gather_type_facts, to_microseconds
@@ -106,12 +106,6 @@ class IncrementalPlanner:
             return self._start(request, seat.ranks, taken_until=seat.start + duration_microseconds(request))
         return self._make_queued(request, seat)
 
-    def remove_reservation(self, reservation_id: ReservationId, now: datetime) -> tuple[Start, ...]:
-        """Somebody's GPUs are free, or somebody who waited has given up. Those who start now."""
-        self._advance(now)
-        self._remove(reservation_id)
-        return self.collect_starts(now)
-
     def collect_starts(self, now: datetime) -> tuple[Start, ...]:
         """Those who start because there is room or because their time has come."""
         self._advance(now)
@@ -164,9 +158,6 @@ class IncrementalPlanner:
             return PlanUpdate(starts, tuple(self.iter_queued()), remade=True)
         return PlanUpdate(starts, tuple(answer for answer in answers if isinstance(answer, Queued)), remade=False)
 
-    def plan(self, starts: Iterable[Start] = ()) -> Plan:
-        return Plan(tuple(starts), tuple(self.iter_queued()))
-
     def iter_queued(self) -> Iterator[Queued]:
         """Everybody who waits, in the queue's order."""
         free: FreeNow = cache(self._occupancy.free_now)
@@ -174,10 +165,6 @@ class IncrementalPlanner:
         for position, request in enumerate(self._queue, 1):
             seat = self._planned_starts.find_slot(request.reservation_id)
             yield self._describe_queued(request, seat, position, free, ends)
-
-    def wait_of(self, reservation_id: ReservationId) -> Queued | None:
-        request = self._queue.find_request(reservation_id)
-        return None if request is None else self._make_queued(request, self._planned_starts.find_slot(reservation_id))
 
     def _make_full_plan(
         self,

@@ -297,10 +297,6 @@ class Timetable:
             line.take(place.start, end, units)
             self._reindex(line)
 
-    def can_start_now(self, units: int, duration: int) -> bool:
-        key = self._indexes[units].first_at_least(duration)
-        return key is not None and key >> _START_SHIFT == 0
-
     def _find_gang(self, index: WindowIndex, units: int, node_count: int, duration: int) -> TimeSlot | None:
         """The earliest moment at which enough whole nodes are free together.
 

@@ -1,6 +1,5 @@
 """The vocabulary of the queue's plan: who asks for what, who starts where, who waits for how long and why."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -43,12 +42,3 @@ class Queued:
 
     reservation_id: ReservationId
     estimate: Estimate
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    starts: tuple[Start, ...]
-    waits: tuple[Queued, ...]
-
-    def estimates(self) -> Mapping[ReservationId, Estimate]:
-        return {wait.reservation_id: wait.estimate for wait in self.waits}

@@ -10,63 +10,18 @@ were told, as long as the facts allow it (a node that was lost, or an end that w
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from gpudev.domain.cluster import Allocation, Node, NodeShare
+from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate
 from gpudev.planning.queue.node_timelines import NodeTimeline, TimeSlot, Timetable
-from gpudev.planning.queue.plan import Plan, Queued, Request, Start
-from gpudev.planning.queue.queue_input import TypeFacts, duration_microseconds, split_by_type, to_microseconds
+from gpudev.planning.queue.plan import Queued, Request, Start
+from gpudev.planning.queue.queue_input import TypeFacts, duration_microseconds, to_microseconds
 from gpudev.planning.queue.wait_reasons import BlockingReservation, explain_no_start, explain_wait
 from gpudev.planning.queue.zone_constraints import Ranks, ZoneFilter
 
 DEFAULT_MARGIN = timedelta(seconds=30)
-_STRIDE = 32
-"""How many requests are planned between two checks whether anybody left could start now."""
-
-
-def plan_queue(
-    nodes: Sequence[Node],
-    allocations: Sequence[Allocation],
-    queue: Sequence[Request],
-    now: datetime,
-    margin: timedelta = DEFAULT_MARGIN,
-    *,
-    promises: Mapping[ReservationId, Estimate] | None = None,
-) -> Plan:
-    """`margin`: how long what should have ended by now may still take to be freed. `promises`: what those who wait
-    were told last."""
-    starts: list[Start] = []
-    waits: list[Queued] = []
-    for facts, requests in split_by_type(nodes, allocations, queue, now, margin):
-        for decision in plan_type(facts, requests, promises):
-            if isinstance(decision, Start):
-                starts.append(decision)
-            else:
-                waits.append(decision)
-    return Plan(tuple(starts), tuple(waits))
-
-
-def plan_starts(
-    nodes: Sequence[Node],
-    allocations: Sequence[Allocation],
-    queue: Sequence[Request],
-    now: datetime,
-    margin: timedelta = DEFAULT_MARGIN,
-) -> tuple[Start, ...]:
-    """The starts of `plan_queue` and nothing else, for less: it ends when nobody left could start now."""
-    starts: list[Start] = []
-    for facts, requests in split_by_type(nodes, allocations, queue, now, margin):
-        type_plan = TypePlanner(facts, requests, with_reasons=False)
-        for first, shortest in _strides(requests):
-            if not type_plan.can_any_start(shortest):
-                break
-            for request in requests[first : first + _STRIDE]:
-                place = type_plan.assign_earliest(request)
-                if place is not None and place.start == 0:
-                    starts.append(type_plan.make_start(request, place))
-    return tuple(starts)
 
 
 def plan_type(
@@ -154,12 +109,8 @@ class TypePlanner:
         facts: TypeFacts,
         requests: Sequence[Request],
         promises: Mapping[ReservationId, Estimate] | None = None,
-        *,
-        with_reasons: bool = True,
     ) -> None:
-        """`in_words`: whether anybody will be told why they wait."""
         self._facts = facts
-        self._with_reasons = with_reasons
         self._zone_filter = ZoneFilter(facts.nodes)
         lines = facts.timelines()
         self.planned_starts: dict[ReservationId, TimeSlot] = {}
@@ -251,7 +202,7 @@ class TypePlanner:
 
     def _take_slot(self, place: TimeSlot, units: int, duration: int) -> None:
         """Negative units give it back."""
-        now = place.start == 0 and self._with_reasons
+        now = place.start == 0
         if now:
             for rank in place.ranks:
                 self._count_free(rank, -1)
@@ -284,12 +235,6 @@ class TypePlanner:
         starts_at = facts.now + timedelta(microseconds=place.start)
         names = tuple(facts.nodes[rank].name for rank in place.ranks)
         return Queued(request.reservation_id, Estimate(position, starts_at, None, reason, names))
-
-    def can_any_start(self, shortest: Mapping[int, timedelta]) -> bool:
-        """`shortest`: the least duration asked for, by units per node."""
-        return any(
-            self.timetable.can_start_now(units, max(1, to_microseconds(least))) for units, least in shortest.items()
-        )
 
     def _choose_indices(self, request: Request, rank: int) -> tuple[int, ...]:
         """The lowest that are free; enough are, since whoever has an index also counts as a unit."""
@@ -351,16 +296,3 @@ class _FreeUnits:
         self._nodes[free] += change
         if free == line.units:
             self.whole_nodes[free] = self.whole_nodes.get(free, 0) + change
-
-
-def _strides(requests: Sequence[Request]) -> list[tuple[int, dict[int, timedelta]]]:
-    """The beginnings of strides of requests, each with the least duration by units per node from there to the end."""
-    strides: list[tuple[int, dict[int, timedelta]]] = []
-    shortest: dict[int, timedelta] = {}
-    for first in range((len(requests) - 1) // _STRIDE * _STRIDE, -1, -_STRIDE):
-        for request in requests[first : first + _STRIDE]:
-            least = shortest.get(request.units_per_node)
-            if least is None or request.duration < least:
-                shortest[request.units_per_node] = request.duration
-        strides.append((first, dict(shortest)))
-    return strides[::-1]
