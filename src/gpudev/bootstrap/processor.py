@@ -196,8 +196,17 @@ def make_processor(
     tracer: Tracer = NO_TRACER,
 ) -> Processor:
     """`disks` None: they are the cluster's own affair."""
-    homes = None if disks is None else DiskAttacher(disks, stores.attachments, stores.reservations, clock, timing)
-    anchoring = None if disks is None else DiskZones(stores.disk_locations, disks.settings.move_takes)
+    disk_zones = attacher = None
+    if disks is not None:
+        disk_zones = DiskZones(stores.disk_locations, disks.operations.settings.move_takes)
+        attacher = DiskAttacher(
+            disks.operations,
+            disks,
+            attachments=stores.attachments,
+            contents=stores.disk_contents,
+            reservations=stores.reservations,
+            timing=timing,
+        )
     share = fair_share or FairShareSettings()
     return Processor(
         reservations=stores.reservations,
@@ -206,13 +215,13 @@ def make_processor(
         leases=stores.leases,
         cluster=cluster,
         cordons=stores.cordons,
-        queue_planner=QueuePlanner(stores.plans, stores.estimates, stores.users, timing, share, disk_zones=anchoring),
+        queue_planner=QueuePlanner(stores.plans, stores.estimates, stores.users, timing, share, disk_zones=disk_zones),
         publisher=ClusterPublisher(stores.nodes, stores.catalogue, groups),
         planning_records=PlanningRecorder(stores.planning_records),
         clock=clock,
         timing=timing,
         disks=disks,
-        disk_attacher=homes,
+        disk_attacher=attacher,
         addons=AddonReconciler(stores.addons, stores.reservations, cluster, clock),
         personalizations=stores.personalizations,
         tracer=tracer,

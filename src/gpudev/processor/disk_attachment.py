@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import MakeReady, OperationId, PutAway
-from gpudev.domain.errors import Conflict, GpuDevError, NotFound, Stale
+from gpudev.domain.errors import ClusterError, Conflict, GpuDevError, NotFound, Stale, Unavailable
 from gpudev.domain.ids import DiskId
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.attachment import (
@@ -26,12 +26,12 @@ from gpudev.planning.disks.attachment import (
     disk_step_change,
     home_volume_of,
 )
-from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import HomeVolume
-from gpudev.ports.disks import AttachmentStore, DiskAttachment
+from gpudev.ports.disks import AttachmentStore, ContentsStore, DiskAttachment
 from gpudev.ports.reservations import ReservationStore
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.settings import TimingSettings
+from gpudev.workflows.disks.operations import DiskOperations
 
 _READY_WITHIN_S = 0.3
 """Then it is told what is going on."""
@@ -55,16 +55,20 @@ class DiskFailed(GpuDevError):
 class DiskAttacher:
     def __init__(
         self,
+        operations: DiskOperations,
         worker: DiskWorker,
-        held: AttachmentStore,
+        *,
+        attachments: AttachmentStore,
+        contents: ContentsStore,
         reservations: ReservationStore,
-        clock: Clock,
         timing: TimingSettings,
     ) -> None:
+        self._operations = operations
         self._worker = worker
-        self._held = held
+        self._attachments = attachments
+        self._contents = contents
         self._reservations = reservations
-        self._clock = clock
+        self._clock = operations.clock
         self._timing = timing
 
     async def make_ready(
@@ -104,19 +108,20 @@ class DiskAttacher:
             return False
         try:
             async with asyncio.timeout(_VISIBLE_WITHIN_S):
-                volume = await self._worker.find_volume(held.disk.volume_id)
-        except TimeoutError:
+                volume = await self._operations.cloud.find_volume(held.disk.volume_id)
+        except (TimeoutError, Unavailable, ClusterError):  # the operation will find out why
             return False
         asked = AttachmentRequest(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
-        changes = attach_at_once(asked, held.disk, volume, self._worker.settings)
+        changes = attach_at_once(asked, held.disk, volume, self._operations.settings)
         if changes is None:
             return False
         self._worker.expect_completed(asked.operation_id)
-        return await self._held.write_finished_operation(changes, key, now=asked.at, by="processor")
+        return await self._attachments.write_finished_operation(changes, key, now=asked.at, by="processor")
 
     async def save_reported_contents(self, reservation: Reservation, disk_id: DiskId, contents: Contents) -> None:
         """What its dev server says is on the disk, before it goes."""
-        await self._worker.save_reported_contents(reservation.reservation_id, disk_id, contents)
+        now = self._clock.now()
+        await self._contents.save_reported_contents(reservation.reservation_id, disk_id, contents, now=now)
 
     async def put_away(self, reservation: Reservation, disk_id: DiskId) -> str | None:
         """What became of the disk, in words. Raises StillWorking."""
@@ -156,11 +161,13 @@ class DiskAttacher:
 
     async def _request_operation(self, reservation: Reservation, request: MakeReady | PutAway, key: str) -> OperationId:
         try:
-            return await self._worker.request_operation(reservation.user_id, request, key)
+            operation = await self._operations.request_operation(reservation.user_id, request, key=key)
         except Stale:
             raise
         except (NotFound, Conflict) as error:  # it is no longer the reservation's, or no more
             raise DiskFailed(str(error)) from error
+        assert operation is not None  # of everything that is asked for with a key
+        return operation.operation_id
 
     async def _record_step(self, reservation: Reservation, step: str) -> None:
         change = disk_step_change(reservation, step, self._clock.now(), self._timing)
@@ -168,7 +175,7 @@ class DiskAttacher:
             await self._reservations.apply_change(change, now=self._clock.now())
 
     async def _get_attachment(self, reservation: Reservation, disk_id: DiskId) -> DiskAttachment:
-        held = await self._held.find_attachment(disk_id, reservation.reservation_id)
+        held = await self._attachments.find_attachment(disk_id, reservation.reservation_id)
         if held is None:
             raise NotFound(f"there is no disk {reservation.disk_name!r} any more")
         return held

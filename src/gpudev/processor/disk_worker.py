@@ -13,15 +13,13 @@ from uuid import UUID
 import structlog
 
 from gpudev.domain.disks.contents import Contents
-from gpudev.domain.disks.operations import DiskRequest, DiskSettings, OperationId, RecordedSnapshotId, SnapshotRecord
+from gpudev.domain.disks.operations import OperationId, RecordedSnapshotId, SnapshotRecord
 from gpudev.domain.errors import ClusterError, Unavailable
-from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.queue import DISK_QUEUE, MESSAGE_LEASE
 from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import Clock
-from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import ContentsStore
 from gpudev.ports.queue import MessageQueue
 from gpudev.processor.workers import WorkLoop, log_errors
@@ -50,7 +48,7 @@ class DiskWorker:
         settle_every: timedelta = timedelta(seconds=15),
     ) -> None:
         """`contents_of`: what is in a complete snapshot, by the cloud's id, where the cloud can tell."""
-        self._operations = replace(operations, on_complete=self._save_contents)
+        self.operations = replace(operations, on_complete=self._save_contents)
         self._queue = queue
         self._contents = contents
         self._contents_of = contents_of
@@ -68,30 +66,10 @@ class DiskWorker:
         """Called when something happened to an operation that somebody waits for."""
 
     @property
-    def settings(self) -> DiskSettings:
-        return self._operations.settings
-
-    @property
     def _clock(self) -> Clock:
-        return self._operations.clock
+        return self.operations.clock
 
     # --- for those who wait for one --------------------------------------------------------------------------------
-
-    async def request_operation(self, user_id: UserId, request: DiskRequest, key: str) -> OperationId:
-        operation = await self._operations.request_operation(user_id, request, key=key)
-        assert operation is not None  # of everything that is asked for with a key
-        return operation.operation_id
-
-    async def find_volume(self, volume_id: str) -> Volume | None:
-        """None also where the cloud cannot say: whoever goes on by an operation will find out why."""
-        try:
-            return await self._operations.cloud.find_volume(volume_id)
-        except (Unavailable, ClusterError):
-            return None
-
-    async def save_reported_contents(self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents) -> None:
-        """What a dev server says is on the disk, before it goes."""
-        await self._contents.save_reported_contents(reservation_id, disk_id, contents, now=self._clock.now())
 
     def expect_completed(self, operation_id: OperationId) -> None:
         """One that will be over as soon as it is there: nobody has to look for it."""
@@ -129,12 +107,12 @@ class DiskWorker:
         """Look once, begin what is due; how long until the next look."""
         now = self._clock.now()
         await self._read_messages(now)
-        for operation_id in await self._operations.store.due(now):
+        for operation_id in await self.operations.store.due(now):
             self._begin(operation_id)
         if _SNAPSHOTS not in self._settling and (self._settle_at is None or self._settle_at <= now):
             await self._begin_settle()
         if self._tidy_at is None or self._tidy_at <= now:
-            await self._operations.request_upkeep()
+            await self.operations.request_upkeep()
             await self._contents.delete_removed_contents()
             self._tidy_at = now + _TIDY_EVERY
         return await self._until_next(now)
@@ -152,7 +130,7 @@ class DiskWorker:
         moments = [now + _SWEEP_EVERY]
         if self._settle_at is not None:
             moments.append(self._settle_at)
-        due = await self._operations.store.next_due()
+        due = await self.operations.store.next_due()
         if due is not None:
             # What is due already is being worked on, and its end wakes us.
             moments.append(due if due > now else now + _WHILE_WORKING)
@@ -180,7 +158,7 @@ class DiskWorker:
     async def _settle_snapshots(self) -> None:
         now = self._clock.now()
         self._settle_at = now + self._settle_every
-        settled = await self._operations.settle_snapshots()
+        settled = await self.operations.settle_snapshots()
         for error in settled.errors:
             log.warning("snapshot.unsettled", error=error)
         await self._contents.assign_reported_contents(now=now)
@@ -210,7 +188,7 @@ class DiskWorker:
         return self._tasks.start(operation_id, lambda: self._advance(operation_id))
 
     async def _advance(self, operation_id: OperationId) -> bool:
-        work = self._operations.advance(operation_id)
+        work = self.operations.advance(operation_id)
         return await log_errors("disk_operation", work, False, operation_id=str(operation_id))
 
     def _ended(self, operation_id: OperationId, task: "asyncio.Task[bool]") -> None:
