@@ -5,54 +5,47 @@ A command is loaded when it is called: a process that only migrates must not pay
 
 import os
 import sys
-from importlib import import_module
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import click
 
 from gpudev.domain.errors import GpuDevError
+from gpudev.lazy_group import LazyGroup
 from gpudev.version import __version__
 
-COMMANDS = {
-    "api": "services",
-    "audit": "audit",
-    "down": "embedded",
-    "expire": "expire",
-    "keys": "keys",
-    "migrate": "services",
-    "nodes": "nodes",
-    "processor": "services",
-    "proxy": "services",
-    "queue": "queue",
-    "reconcile": "reconcile",
-    "report": "report",
-    "stop-servers": "embedded",
-    "up": "embedded",
-    "users": "users",
-}
-"""Every command, and the module of gpudev.server_cli that has it among its COMMANDS."""
 
-
-class LazyServerGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+class ServerGroup(LazyGroup):
+    locations: ClassVar[Mapping[str, str]] = {
+        "api": "gpudev.server_cli.services:api",
+        "audit": "gpudev.server_cli.audit:audit",
+        "down": "gpudev.server_cli.embedded:down",
+        "expire": "gpudev.server_cli.expire:expire",
+        "keys": "gpudev.server_cli.keys:keys",
+        "migrate": "gpudev.server_cli.services:migrate",
+        "nodes": "gpudev.server_cli.nodes:nodes",
+        "processor": "gpudev.server_cli.services:processor",
+        "proxy": "gpudev.server_cli.services:proxy",
+        "queue": "gpudev.server_cli.queue:queue",
+        "reconcile": "gpudev.server_cli.reconcile:reconcile",
+        "report": "gpudev.server_cli.report:report",
+        "stop-servers": "gpudev.server_cli.embedded:stop_servers",
+        "up": "gpudev.server_cli.embedded:up",
+        "users": "gpudev.server_cli.users:users",
+    }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
         try:
-            module: Any = import_module(f"gpudev.server_cli.{COMMANDS[cmd_name]}")
+            return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as missing:
             if missing.name is None or missing.name.startswith("gpudev"):
                 raise
             # The light client alone is installed; its commands come along with this one.
             needs = f"gpu-dev-server needs the server's parts ({missing.name} is not installed)."
             sys.exit(f"{needs} Run `pip install 'gpu-dev[server]'`.")
-        found: click.Command = next(command for command in module.COMMANDS if command.name == cmd_name)
-        return found
 
 
-@click.group(cls=LazyServerGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ServerGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpu-dev-server")
 def cli() -> None:
     """Run and operate a gpu-dev server. Settings come from the environment (docs/operations/settings.md)."""

@@ -84,7 +84,7 @@ async def serve_tls_listener(
     secure = _with_tls(config, certificate.files)
     assert isinstance(secure.ssl, ssl.SSLContext)
     listener = bind_socket(address)
-    server = _TlsServer(secure)
+    server = SecondaryServer(secure)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     keeping = asyncio.create_task(_reload_loop(certificate, secure.ssl, every))
     log.info("api.listening", address=str(address), fingerprint=certificate.files.fingerprint())
@@ -99,8 +99,8 @@ async def serve_tls_listener(
         listener.close()
 
 
-class _TlsServer(uvicorn.Server):
-    """Signals are the first server's business; it ends when that one has."""
+class SecondaryServer(uvicorn.Server):
+    """Beside a service's own server, which the signals are for. Whoever starts this one ends it."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ says so, and apart from the door that people use: what is told here is not for e
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from gpudev.adapters.otlp import OtlpTracer
 from gpudev.adapters.postgres.database.metrics_queries import PostgresEventHistory, PostgresSystemState
-from gpudev.bootstrap.listeners import bind_socket
+from gpudev.bootstrap.listeners import SecondaryServer, bind_socket
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.addresses import parse_bind_address
 from gpudev.domain.errors import Unavailable
@@ -104,7 +104,7 @@ async def serve_metrics(settings: Settings, health: HealthAndMetrics) -> AsyncIt
         log_level="warning",
         server_header=False,
     )
-    server = _MetricsServer(config)
+    server = SecondaryServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
     log.info("metrics.listening", address=str(address))
     try:
@@ -113,14 +113,6 @@ async def serve_metrics(settings: Settings, health: HealthAndMetrics) -> AsyncIt
         server.should_exit = server.force_exit = True
         await serving
         listener.close()
-
-
-class _MetricsServer(uvicorn.Server):
-    """Signals are the service's business."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 # Traces, where a collector is named; else nothing is made at all.

@@ -6,31 +6,25 @@ Commands are loaded when they are called: asking for a list must not pay for the
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
 
 import click
 
 from gpudev.cli import COMPLETION_VARIABLE, output, overview
 from gpudev.cli.exit_codes import CliError, ExitCode, error_json, error_text, exit_code_of
+from gpudev.lazy_group import LazyGroup
 from gpudev.sdk.errors import ClientError
 from gpudev.version import __version__
 
 PROGRAM = "gpu-dev"
 
 
-class CommandGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(overview.SUMMARIES)
+class CommandGroup(LazyGroup):
+    locations = overview.LOCATIONS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        location = overview.LOCATIONS.get(cmd_name)
-        if location is None:
-            return None
-        module, _, attribute = location.partition(":")
-        command: Any = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        command.short_help = overview.SUMMARIES[cmd_name]
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.short_help = overview.SUMMARIES[cmd_name]
         return command
 
     def resolve_command(

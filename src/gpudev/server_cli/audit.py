@@ -70,9 +70,6 @@ def _format_entry(entry: AuditEntry) -> str:
     return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {sanitize_text(entry.outcome)}"
 
 
-COMMANDS = (audit,)
-
-
 # How operators' commands get into the audit log: at once, with the name of who runs them on this machine.
 
 

@@ -64,6 +64,3 @@ def stop_servers(as_json: bool) -> None:
 
     stopped = asyncio.run(act())
     click.echo(json.dumps({"stopped": stopped}) if as_json else f"stopped {stopped} dev server(s)")
-
-
-COMMANDS = (up, down, stop_servers)

@@ -79,6 +79,3 @@ def _print_result(done: _ExpireResult, manner: PassOptions) -> None:
         click.echo(f"  {name}: nobody looked at it; sent again")
     for name in done.stale_requests.cancelled:
         click.echo(f"  {name}: nobody looked at it, not even when it was sent again; cancelled")
-
-
-COMMANDS = (expire,)

@@ -65,6 +65,3 @@ async def _get_key_id(stores: Stores, text: str) -> int:
 
 def _format_minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-COMMANDS = (keys,)

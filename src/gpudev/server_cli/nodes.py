@@ -126,5 +126,3 @@ def _state(ready: bool, schedulable: bool) -> str:
 
 for command in machines.COMMANDS:
     nodes.add_command(command)
-
-COMMANDS = (nodes,)

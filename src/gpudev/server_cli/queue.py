@@ -98,6 +98,3 @@ def drop(name: str, msg_id: int) -> None:
 
     run_with_stores(act)
     click.echo(f"message {msg_id} is gone from {name}")
-
-
-COMMANDS = (queue,)

@@ -218,6 +218,3 @@ def _as_json(outcome: ReconcileOutcome) -> dict[str, Any]:
 
 def _format_value(value: Any) -> str:
     return "-" if value is None else value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-COMMANDS = (reconcile,)

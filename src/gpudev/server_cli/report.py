@@ -85,6 +85,3 @@ def _errors(errors: EtaErrors) -> str:
 
 def _iso(value: Any) -> str:
     return str(value.isoformat())
-
-
-COMMANDS = (report,)

@@ -178,6 +178,3 @@ def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json:
     for state in states:
         when = f"applied {state.applied_at:%Y-%m-%d %H:%M:%S} UTC" if state.applied_at else "not applied"
         click.echo(f"{state.number:04}  {state.name:<24}  {when}")
-
-
-COMMANDS = (api, proxy, processor, migrate)

@@ -304,7 +304,3 @@ def _print_invitation(invitation: Invitation, link: InvitationLink, as_json: boo
         click.echo("It works on this machine only; for others start with: gpu-dev up --listen ADDRESS")
     for sentence in listen_warnings():
         click.echo(sentence)
-
-
-COMMANDS = (users,)
-"""With these below it."""

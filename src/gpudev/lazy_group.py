@@ -1,0 +1,24 @@
+"""A group of commands that are imported when they are called, so that no command pays for what others need."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import ClassVar
+
+import click
+
+
+class LazyGroup(click.Group):
+    locations: ClassVar[Mapping[str, str]]
+    """Every command by its name, as `package.module:attribute`, in the order in which they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.locations)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        location = self.locations.get(cmd_name)
+        if location is None:
+            return None
+        module, _, attribute = location.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
