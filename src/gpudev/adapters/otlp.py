@@ -1,27 +1,43 @@
-"""Sends spans to an OpenTelemetry collector: OTLP over HTTP, as JSON, a batch at a time.
+"""Sends spans to an OpenTelemetry collector through its SDK: OTLP over HTTP, as protobuf, a batch at a time.
 
-Nobody waits for it. While the collector is away, spans are kept as far as there is room, then lost; that is told once.
+The SDK's own thread sends them; nobody waits for it. While the collector is away, spans are kept as far as there is
+room and retried for a while, then lost. An outage is logged once.
+
+Only imported where a collector is configured: the SDK is an extra, and takes its time to load.
 """
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+import threading
+from collections.abc import Sequence
 
-import httpx2
-import orjson
 import structlog
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
 
-from gpudev.domain.tracing import Span
+from gpudev.domain.tracing import Span, SpanRef
 
 log = structlog.get_logger(__name__)
-_INTERVAL_SECONDS = 1.0
-_MAX_BATCH, _MAX_PENDING = 512, 8192
-_TIMEOUT_SECONDS = 5.0
-_CLOSE_TIMEOUT_SECONDS = 2.0
-_KIND_INTERNAL, _KIND_SERVER = 1, 2
-_STATUS_ERROR = 2
+_SEND_EVERY_MS = 1000
+_MAX_PENDING = 8192
+_RETRY_SECONDS = 60
+"""How long one batch is retried. The SDK's usual ten seconds are less than a collector takes to restart."""
+_CLOSE_SECONDS = 2.0
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class OtlpTracer:
@@ -31,80 +47,108 @@ class OtlpTracer:
 
     def __init__(self, url: str, service: str) -> None:
         """`url`: the collector's, usually ending in /v1/traces."""
-        self._url = url
-        self._service = service
-        self._pending: deque[Span] = deque(maxlen=_MAX_PENDING)
-        self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, follow_redirects=False)
-        self._task: asyncio.Task[None] | None = None
-        self._is_unreachable = False
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="traces")
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
-                await self.flush()
-        await self._client.aclose()
+        self._outage = _OutageLog()
+        self._exporter = _Exporter(url, self._outage)
+        self._ids = _GivenIds()
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,  # whether a request is recorded was decided by its caller
+            resource=Resource.create({SERVICE_NAME: service}),
+            id_generator=self._ids,
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(self._exporter, max_queue_size=_MAX_PENDING, schedule_delay_millis=_SEND_EVERY_MS)
+        )
+        self._tracer = self._provider.get_tracer("gpudev")
 
     def record_span(self, span: Span) -> None:
-        self._pending.append(span)
+        self._ids.ref = span.ref
+        recorded = self._tracer.start_span(
+            span.name,
+            _parent_context(span),
+            SpanKind.SERVER if span.is_server else SpanKind.INTERNAL,
+            attributes=span.attributes,
+            links=[Link(_span_context(link)) for link in span.links],
+            start_time=span.begun_ns,
+        )
+        if span.is_error:
+            recorded.set_status(StatusCode.ERROR)
+        recorded.end(span.ended_ns)
 
-    async def flush(self) -> None:
-        """Until all are sent, or the collector does not take them."""
-        while self._pending:
-            batch = [self._pending.popleft() for _ in range(min(_MAX_BATCH, len(self._pending)))]
-            if not await self._send(batch):
-                room = _MAX_PENDING - len(self._pending)
-                self._pending.extendleft(reversed(batch[:room]))
-                return
+    def flush(self) -> None:
+        """Send what there is. Blocks until the collector has it or its retries have ended."""
+        self._provider.force_flush()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_INTERVAL_SECONDS)
-            await self.flush()
-
-    async def _send(self, batch: Sequence[Span]) -> bool:
-        body = orjson.dumps(to_otlp(batch, self._service))
-        try:
-            answer = await self._client.post(self._url, content=body, headers={"Content-Type": "application/json"})
-            answer.raise_for_status()
-        except httpx2.HTTPError as error:
-            if not self._is_unreachable:
-                log.warning("traces.unavailable", error=str(error) or type(error).__name__)
-            self._is_unreachable = True
-            return False
-        self._is_unreachable = False
-        return True
+    async def close(self) -> None:
+        """Sends the rest, but waits for that only briefly: a process that ends must not hang on its traces."""
+        # A daemon, unlike the event loop's own threads: nothing waits for it when the process ends.
+        closing = threading.Thread(target=self._provider.shutdown, name="close traces", daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, _CLOSE_SECONDS)
+        if closing.is_alive():
+            self._exporter.shutdown()
+        self._outage.close()
 
 
-def to_otlp(spans: Sequence[Span], service: str) -> dict[str, Any]:
-    resource = _attributes_to_otlp({"service.name": service})
-    scope = {"scope": {"name": "gpudev"}, "spans": [_span_to_otlp(span) for span in spans]}
-    return {"resourceSpans": [{"resource": {"attributes": resource}, "scopeSpans": [scope]}]}
+class _GivenIds(IdGenerator):
+    """Our spans bring their ids: those of a reservation follow from the reservation's."""
+
+    ref = SpanRef("", "")
+
+    def generate_trace_id(self) -> int:
+        return int(self.ref.trace_id, 16)
+
+    def generate_span_id(self) -> int:
+        return int(self.ref.span_id, 16)
 
 
-def _span_to_otlp(span: Span) -> dict[str, Any]:
-    return {
-        "traceId": span.ref.trace_id,
-        "spanId": span.ref.span_id,
-        **({"parentSpanId": span.parent_id} if span.parent_id else {}),
-        "name": span.name,
-        "kind": _KIND_SERVER if span.is_server else _KIND_INTERNAL,
-        # As the protocol wants 64-bit numbers in JSON.
-        "startTimeUnixNano": str(span.begun_ns),
-        "endTimeUnixNano": str(span.ended_ns),
-        "attributes": _attributes_to_otlp(span.attributes),
-        "links": [{"traceId": link.trace_id, "spanId": link.span_id} for link in span.links],
-        "status": {"code": _STATUS_ERROR} if span.is_error else {},
-    }
+class _Exporter(OTLPSpanExporter):
+    def __init__(self, url: str, outage: "_OutageLog") -> None:
+        super().__init__(url, timeout=_RETRY_SECONDS)
+        self._outage = outage
+        self._is_closed = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self._outage.is_logged = False
+        return result
+
+    def shutdown(self) -> None:
+        """Ends the retries. Called by whoever comes first: the SDK, or we who no longer wait for it."""
+        if not self._is_closed:
+            self._is_closed = True
+            super().shutdown()  # type: ignore[no-untyped-call]  # the SDK declares no types for it
 
 
-def _attributes_to_otlp(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    return [
-        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in values.items()
-    ]
+class _OutageLog(logging.Handler):
+    """The SDK complains about every attempt; the first complaint of an outage says it all."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.is_logged = False
+        self._logger = logging.getLogger("opentelemetry")
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.is_logged:
+            self.is_logged = True
+            log.warning("traces.unavailable", error=record.getMessage())
+
+    def close(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = True
+        super().close()
+
+
+def _parent_context(span: Span) -> Context:
+    """An empty one for the first span of a trace: never that of whatever runs at the moment."""
+    if span.parent_id is None:
+        return Context()
+    parent = _span_context(SpanRef(span.ref.trace_id, span.parent_id))
+    return set_span_in_context(NonRecordingSpan(parent), Context())
+
+
+def _span_context(ref: SpanRef) -> SpanContext:
+    return SpanContext(int(ref.trace_id, 16), int(ref.span_id, 16), is_remote=True, trace_flags=_SAMPLED)

@@ -15,12 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gpudev.adapters.otlp import OtlpTracer
 from gpudev.adapters.postgres.database.metrics_queries import PostgresEventHistory, PostgresSystemState
 from gpudev.bootstrap.listeners import SecondaryServer, bind_socket
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.addresses import parse_bind_address
-from gpudev.domain.errors import Unavailable
+from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.metrics.exposition import CONTENT_TYPE, Exposition, SystemExposition
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.clock import SystemClock
@@ -123,8 +122,11 @@ async def open_tracer(settings: Settings, service: str) -> AsyncIterator[Tracer]
     if not settings.otlp_url:
         yield NO_TRACER
         return
+    try:
+        from gpudev.adapters.otlp import OtlpTracer
+    except ImportError as error:
+        raise Invalid('GPU_DEV_OTLP_URL needs the tracing extra: pip install "gpu-dev[server,tracing]"') from error
     tracer = OtlpTracer(settings.otlp_url, service)
-    tracer.start()
     try:
         yield tracer
     finally:

@@ -109,7 +109,7 @@ class Settings:
     metrics_address: str = ""
     """ADDRESS:PORT where each service tells its metrics and its health, to whoever asks. None: nowhere."""
     otlp_url: str = ""
-    """Where an OpenTelemetry collector takes traces (OTLP over HTTP, JSON). None: none are made."""
+    """Where an OpenTelemetry collector takes traces (OTLP over HTTP). None: none are made."""
     dcgm_url: str = ""
     """Where DCGM exporters tell how busy GPUs are; a name that stands for many is asked at all its addresses."""
     log_format: str = "json"
