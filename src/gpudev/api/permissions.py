@@ -138,6 +138,5 @@ def get_rule(methods: Iterable[str] | None, path: str) -> EndpointRule:
 
 def check_role(rule: EndpointRule, user: User) -> None:
     if _ROLE_RANK[user.role] < _REQUIRED_RANK[rule.required_role]:
-        raise Forbidden(
-            f"this is for {'admins' if rule.required_role is RequiredRole.ADMIN else 'operators'}; your role is {user.role}"
-        )
+        role = "admins" if rule.required_role is RequiredRole.ADMIN else "operators"
+        raise Forbidden(f"this is for {role}; your role is {user.role}")

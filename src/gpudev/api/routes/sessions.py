@@ -219,7 +219,7 @@ class SshTokenEndpoints:
         return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
     async def without_upgrade(self, job_id: JobId, caller: Caller) -> Response:
-        """A WebSocket, with a token from `POST /v1/jobs/{job_id}/proxy-token` as bearer. Binary messages carry the bytes
-        of one ssh connection; an empty message marks their end. `gpu-dev connect` does all of this."""
+        """A WebSocket, with a token from `POST /v1/jobs/{job_id}/proxy-token` as bearer. Binary messages carry the
+        bytes of one ssh connection; an empty message marks their end. `gpu-dev connect` does all of this."""
         await find_job(self.reservations, caller.user, job_id)
         raise HTTPException(426, "this is a WebSocket: `gpu-dev connect` opens it", {"Upgrade": "websocket"})
