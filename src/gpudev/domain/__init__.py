@@ -1,1 +1,1 @@
-"""What the system is about, in values: no input, no output, no clock, standard library only."""
+"""The system's values: no input, no output, no clock, standard library only."""

@@ -1,4 +1,4 @@
-"""Exponential backoff: how long to pause after a failure, or between two polls. Pure: chance is given as a number."""
+"""Exponential backoff. Pure: randomness is passed in as a number."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,6 +1,6 @@
-"""Everything that can be refused or go wrong, by meaning. Each class maps to one HTTP status in the API.
+"""Errors by meaning. Each class maps to one HTTP status in the API.
 
-Messages are sentences for the person who asked; they name the next step where there is one.
+Messages are written for the person who asked; they name the next step where there is one.
 """
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Names of things. A reservation's id names everything made for it, so that all of it can be found again."""
+"""Ids and names. A reservation's id names everything created for it, so that all of it can be found."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Something people outside are told about a reservation."""
+"""Notifications about a reservation to people outside."""
 
 from dataclasses import dataclass
 from enum import StrEnum

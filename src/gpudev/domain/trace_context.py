@@ -1,4 +1,4 @@
-"""How a request says which trace it belongs to (W3C Trace Context). Light: every command of the client loads it."""
+"""The traceparent header (W3C Trace Context). Light: every client command loads it."""
 
 import os
 

@@ -1,8 +1,7 @@
-"""Traces, by OpenTelemetry's model: what took how long, and what belongs together.
+"""Trace spans, by OpenTelemetry's model.
 
-A reservation is a trace of its own, whose id is the reservation's: whoever does something for it, in whichever process,
-knows where that belongs without being told. A request is in its caller's trace (W3C `traceparent`), or begins one; the
-submit stands in both, linked.
+A reservation is a trace whose id is the reservation's id, so every process can add spans to it without coordination.
+A request belongs to its caller's trace (W3C `traceparent`) or starts one; a submit is in both, linked.
 """
 
 import re

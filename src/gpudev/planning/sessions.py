@@ -1,4 +1,4 @@
-"""Who gets through to which dev server, for how long, and to which addresses nobody ever gets. All of it pure."""
+"""Access to dev servers: who may connect where and for how long; results of applying addons. Pure."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta

@@ -1,1 +1,1 @@
-"""What the core needs from the outside, as Protocols. Adapters fulfil them; `bootstrap` wires them up."""
+"""What the core needs from outside, as Protocols. Adapters implement them; `bootstrap` wires them up."""

@@ -1,4 +1,4 @@
-"""Time, injected: a decider takes `now`, an actor asks its clock, a test moves it."""
+"""Time, injected: deciders take `now`, actors ask their clock, tests move it."""
 
 from datetime import UTC, datetime
 from typing import Protocol

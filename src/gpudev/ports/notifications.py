@@ -1,4 +1,4 @@
-"""Telling people outside: where to, and what waits to be told."""
+"""Sending notifications, and the store of pending ones."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where finished spans go. Noting one costs next to nothing and never fails; they may be lost."""
+"""Where finished spans go. Recording one is cheap and never fails; spans may be lost."""
 
 from typing import Protocol
 

@@ -1,7 +1,6 @@
-"""Makes dev servers' interiors what is wanted: many at once, each by one task at a time.
+"""Addon reconciler: applies the desired addons to running dev servers, one task per dev server.
 
-Rows are the truth: whatever is due is found there, and a wake-up only says that it is worth looking. What did not work
-is tried again; doing it twice is harmless.
+Rows are the truth: a wake-up only says that something may be due. Failures are retried; applying twice is harmless.
 """
 
 import contextlib

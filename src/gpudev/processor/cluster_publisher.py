@@ -1,4 +1,4 @@
-"""Publishes what the planning processor sees, for those who have no cluster at hand: nodes and availability."""
+"""Publishes nodes and availability, for services that cannot observe the cluster."""
 
 import socket
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""A dev server's home: has the disk made ready before it starts and put away after its end, and tells the reservation.
+"""Disk attachment: makes a disk ready before the launch and puts it away after the teardown.
 
-It waits only briefly: what takes longer goes on by itself, and whoever asked comes again when there is news.
+It waits only briefly: a longer operation goes on by itself, and the caller is woken when it changes.
 """
 
 import asyncio

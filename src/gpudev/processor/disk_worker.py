@@ -1,7 +1,6 @@
-"""Works on operations on disks: many at once, each by one task at a time, however many ask for it.
+"""Disk worker: carries out disk operations, one task per operation.
 
-Rows are the truth: whatever is due is found there, a message or a notification only says that it is worth looking. It
-decides nothing about disks, and knows nothing of reservations but that somebody may wait for an operation.
+Rows are the truth: a message or notification only says that something may be due. It decides nothing about disks.
 """
 
 import asyncio

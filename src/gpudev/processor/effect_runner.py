@@ -1,5 +1,7 @@
-"""Effects: carries decisions out, many at once, bounded, each able to run twice. It decides nothing: what came of
-an effect is written as a guarded change and seen by the next turn."""
+"""Effect runner: carries out decisions, many at once, each able to run twice.
+
+It decides nothing: the result is written as a guarded change and examined by the next cycle.
+"""
 
 import asyncio
 import time

@@ -1,8 +1,7 @@
-"""Sends what waits to be told outside, beside the planning loop and never in its way: each in a time of its own, many
-at once, tried again with growing pauses, given up after a day. What is said is decided in `planning.reservations.notifications`.
+"""Sends pending notifications beside the planning loop, with retries for a day.
 
-A notice is sent once; twice only where whoever sent it died before it could be noted, or a place took it and
-did not say so.
+What is sent is decided in `planning.reservations.notifications`. Each is sent once; twice only if the sender died
+before it could record that, or the target accepted it without an answer.
 """
 
 import asyncio

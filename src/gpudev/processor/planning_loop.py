@@ -1,8 +1,7 @@
-"""The planning loop: turns over on a wake-up (queue message, cluster event, timer): load facts, decide, write.
+"""The planning loop: on a wake-up (message, cluster event, timer) load facts, decide, write.
 
-It never calls the outside while it decides or writes, and it writes only while it holds the planning lease.
-Rows are the truth: a turn looks at everything that is not released, so a lost message or event costs at most
-the time until the next sweep.
+It never calls the outside while it decides or writes, and writes only while it holds the planning lease. Rows are the
+truth: a cycle examines everything unreleased, so a lost message or event costs at most the time until the next sweep.
 """
 
 import asyncio

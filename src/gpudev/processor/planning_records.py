@@ -1,5 +1,7 @@
-"""Notes whom the planning loop has looked at, so that others can tell a request that is neglected from one that waits.
-Now and then only: what matters is minutes."""
+"""Records which requests the planner has examined, to tell stale requests from queued ones.
+
+Written now and then only: minutes matter here, not seconds.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence

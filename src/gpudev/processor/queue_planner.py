@@ -1,6 +1,4 @@
-"""Where the disks of those who wait are: looked up when somebody comes, and again now and then, because a snapshot that
-is finished by now lets a disk move. It decides nothing.
-"""
+"""The queues of all GPU types across cycles: what they remember, decide and publish."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the processor tells of a reservation's way as a trace: its wait, its start, and each effect. Decides nothing."""
+"""Log ids and trace spans of reservations: wait, start and each effect."""
 
 import time
 from collections.abc import Iterable, Sequence

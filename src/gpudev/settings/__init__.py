@@ -1,4 +1,4 @@
-"""Every setting, once: its name, its default, what it means. Read from the environment; docs/operations lists them."""
+"""All settings: names, defaults, meanings. Read from the environment; docs/operations lists them."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""How settings are read from an environment. What they are called and mean is known elsewhere."""
+"""Parsing of settings from environment variables."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

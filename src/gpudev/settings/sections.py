@@ -1,4 +1,4 @@
-"""The sections of the settings, each with its fields, their defaults and what they mean."""
+"""Sections of the settings, with their fields, defaults and meanings."""
 
 import re
 from dataclasses import dataclass, field

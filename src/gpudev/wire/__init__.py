@@ -1,6 +1,6 @@
-"""What travels over HTTP, shared by the API, the CLI and the SDK.
+"""HTTP models, shared by the API, the CLI and the SDK.
 
-Standard-library dataclasses, so that a client need not load a validation library: the API validates them with
-pydantic (which reads the constraints in each field's metadata), a client reads them with `wire.codec`.
-Field names are the specification's and stable.
+Standard-library dataclasses, so that the client needs no validation library: the API validates them with pydantic
+(which reads the constraints in each field's metadata), the client reads them with `wire.codec`. Field names are the
+specification's and stable.
 """

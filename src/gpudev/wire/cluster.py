@@ -1,4 +1,4 @@
-"""Availability, the cluster's state, keys, health and errors on the wire."""
+"""Availability, cluster status, health and errors on the wire."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,7 @@
 """Wire models from and to JSON, with the standard library alone.
 
-A reader is tolerant of what it does not know (a newer server may say more) and strict about what it does: a value of
-the wrong type is refused here, once, with the name of its field. It refuses to know what any value means.
+Unknown fields are ignored (a newer server may send more). A value of the wrong type raises an error that names its
+field.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Statistics on the wire."""
+"""Plans and estimate statistics on the wire."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

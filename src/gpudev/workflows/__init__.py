@@ -1,1 +1,1 @@
-"""Use cases: gather facts, ask a decision of planning, write what it says."""
+"""Use cases: gather facts, ask planning for a decision, write it."""

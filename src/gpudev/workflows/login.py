@@ -1,6 +1,6 @@
-"""Somebody who was vouched for gets a key: found again or made a user, and given a key that ends.
+"""Login: a person whom a provider identified becomes a user and gets a key that expires.
 
-Every way in goes through here: who vouched for a person, and how, is known to the provider alone.
+Every login method ends here; only the provider knows how it identified the person.
 """
 
 from dataclasses import dataclass

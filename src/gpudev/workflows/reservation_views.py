@@ -1,6 +1,6 @@
-"""Reservations as their owners see them: found by a full or shortened id, told in the words of the wire.
+"""Reservations as their owners see them: found by id or prefix, as wire models.
 
-What another user owns does not exist for the asker, unless the asker is an operator.
+Another user's reservations do not exist for the caller, unless the caller is an operator.
 """
 
 import math

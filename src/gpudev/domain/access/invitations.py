@@ -1,6 +1,6 @@
-"""Invitations: a name, a time, and whether it is still good. And the link that carries one to a colleague.
+"""Invitations and the links that carry them.
 
-The secret is in the link's fragment, which no browser and no proxy sends on to anybody.
+The secret is in the link's fragment, which browsers and proxies never send.
 """
 
 import re

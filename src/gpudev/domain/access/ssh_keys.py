@@ -1,7 +1,7 @@
-"""Public keys and the people who publish them: what may stand in a dev server's list of those who log in.
+"""Public SSH keys: parsing and checking what may log in to a dev server.
 
-A key is taken apart to its last field, so that what is kept is a key and nothing else: no options ("command=…"),
-no second line, no comment. Who a key belongs to is not known here.
+A key is parsed to its last field, so that only a key is stored: no options ("command=…"), no second line, no comment.
+This module does not know whose key it is.
 """
 
 import base64

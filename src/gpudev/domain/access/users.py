@@ -1,4 +1,4 @@
-"""Users and the keys that speak for them."""
+"""Users, roles and API keys."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is in a disk, for its owner to recognise it by: totals of everything and the names nearest to the top."""
+"""Contents of a disk: totals, and the entries nearest to the top."""
 
 from dataclasses import dataclass
 from datetime import datetime

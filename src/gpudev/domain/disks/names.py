@@ -1,4 +1,4 @@
-"""Named disks: whose they are and how they may be called."""
+"""Disk names, and the names with a special meaning."""
 
 import re
 

@@ -1,7 +1,6 @@
-"""The end of a command that was let go on a dev server, for which the dev server was reserved: what its own program
-tells of it, and what people are told. Where those who begin such a command and those who watch it meet is named here.
+"""Exit of a detached command, which ends its reservation: the files that record it, and its summary.
 
-Whoever has the dev server may say whatever they like: it is read as a stranger's text.
+The files are written inside the dev server by its user: treat them as untrusted.
 """
 
 import json

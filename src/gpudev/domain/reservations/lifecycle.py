@@ -1,4 +1,4 @@
-"""A reservation's statuses and the one table of moves between them."""
+"""A reservation's statuses and the table of legal transitions."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""The inside of a dev server, as far as it can change while it runs: who else may log in, and Jupyter."""
+"""Addons of a dev server: collaborators and Jupyter. They can change while it runs."""
 
 from dataclasses import dataclass
 from datetime import datetime

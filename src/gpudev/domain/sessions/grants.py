@@ -1,4 +1,4 @@
-"""The way to a dev server through HTTPS: what a token grants, and how what it hangs on stands now."""
+"""Session tokens: what a grant permits, and whether it still holds."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum

@@ -1,7 +1,7 @@
-"""A person's own set-up of a dev server: variables, a dotfiles repository, a start-up script. What may be asked for.
+"""Personalization of a dev server: variables, a dotfiles repository, a start-up script.
 
-All of it is data to everybody but the dev server's own user, under whose name alone it is used. None of it is shown:
-not in logs, not in answers, not by `repr`. What is refused is named by the variable, never by its value.
+Only the dev server's own user ever uses these values. They are never shown: not in logs, not in responses, not by
+`repr`. An error names the variable, never its value.
 """
 
 import re

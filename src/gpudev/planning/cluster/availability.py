@@ -1,5 +1,6 @@
-"""Availability of one GPU type: the numbers people see. What they say can be had now, the queue would start now
-(if nobody waited); the same arithmetic per node, never on totals.
+"""Availability of one GPU type: the numbers people see, and use over the coming hours.
+
+What is shown as available now, the queue would start now (if nobody waited). Computed per node, never on totals.
 """
 
 from collections.abc import Iterable, Sequence

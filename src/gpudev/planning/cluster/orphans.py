@@ -1,6 +1,8 @@
-"""Orphans: dev servers that no unreleased reservation owns. Reported first, removed after a grace period, so that
-a row that becomes visible late is never answered with a kill. It refuses to know disks: those are never removed
-because a record is missing."""
+"""Orphaned dev servers: those that no unreleased reservation owns.
+
+They are reported first and removed after a grace period, so that a row that becomes visible late never costs a dev
+server. Disks are never removed because a record is missing.
+"""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
-"""Availability of every GPU type from the cluster and the cloud together: which groups of nodes are whose, and the
-numbers a type's row is given. The arithmetic of GPUs is `planning.cluster.availability`'s; what cannot be known completely is
-never an input here, so that half a view changes nothing.
+"""Availability of every GPU type, from the cluster and the cloud's node groups.
+
+The arithmetic of GPUs is in `planning.cluster.availability`. Incomplete listings are never an input here, so they
+change nothing.
 """
 
 from collections import defaultdict

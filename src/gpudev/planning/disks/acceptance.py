@@ -1,7 +1,7 @@
-"""What may be done to a disk now, and what changes at once when it is asked for.
+"""Acceptance of disk requests: what is allowed now, and what changes at once.
 
-Called with everything of one user in sight and locked, so that two requests at the same moment cannot both be right.
-Whatever needs the cloud is left to the operation's steps; what is refused is refused in words.
+Runs with all of one user's disks loaded and locked, so that two simultaneous requests cannot both be accepted
+wrongly. Everything that needs the cloud is left to the operation's steps.
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,6 @@
-"""A reservation's disk on its way to the dev server and back: what to ask for, what to wait for, what it means.
+"""Attachment of a reservation's disk: what to request, what to wait for, what the result means.
 
-A dev server starts on the volume of the disk its owner chose, or not at all. How operations on disks are carried out is
-no matter of this module.
+A dev server starts on the volume of the disk its owner chose, or not at all.
 """
 
 from dataclasses import dataclass

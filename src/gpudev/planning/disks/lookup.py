@@ -1,6 +1,6 @@
-"""Which disk, snapshot or operation a person means: by a name, or by the beginning of an id.
+"""Finding a disk, snapshot or operation by name or id prefix.
 
-Only what is the asker's own is ever given to these functions; what is not there and what is another's are one to them.
+These functions only get what belongs to the caller; another user's objects do not exist for them.
 """
 
 from collections.abc import Iterable, Sequence

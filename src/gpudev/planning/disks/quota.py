@@ -1,4 +1,4 @@
-"""How much one user may have in disks."""
+"""Quota: how many disks and how many GB one user may have."""
 
 from dataclasses import dataclass
 

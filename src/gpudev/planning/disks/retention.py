@@ -1,6 +1,6 @@
-"""Which snapshots may go. Only recorded ones are ever looked at; what others took does not exist here.
+"""Retention: which snapshots may be pruned. Only recorded snapshots count.
 
-The newest good one of a disk stays whatever the settings say, and so does everything that something else relies on.
+The newest complete snapshot of a disk is always kept, and so is everything that something else depends on.
 """
 
 from collections.abc import Collection, Iterable, Sequence

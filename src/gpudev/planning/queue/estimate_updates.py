@@ -1,6 +1,8 @@
-"""One turn's decisions about a queue, put together: who starts, what everybody else is told, what of it is written.
+"""Estimate updates: which changes of a plan are written, and why a start was delayed.
 
-What must outlive a turn is handed in and out as `QueueMemory`.
+A full queue must not cost one write per request at every event. A change is written if it is large for its owner: the
+10th request's position may move by one, the 1,000th's by a hundred. State that outlives a cycle is passed in and out
+as `QueueMemory`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

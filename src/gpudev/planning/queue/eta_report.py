@@ -1,6 +1,6 @@
-"""How good the estimates were: what people were told when they came, beside when they started.
+"""Quality of the estimates: first estimates compared with actual starts.
 
-A breach is a start after any `latest` that was ever told, or a wait that goes on beyond it; each has its cause.
+A breach is a start after any `latest` that was ever promised, or a wait that goes on beyond it; each has a cause.
 """
 
 import math

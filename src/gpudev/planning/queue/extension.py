@@ -1,5 +1,8 @@
-"""Extending: how long may a running reservation stay? Freely while nobody waits for its GPUs; otherwise only as
-far as it moves nobody's promised start. What it answers is always checked by making the plan that would follow."""
+"""Extension: how long may a running reservation be extended?
+
+Freely while nobody waits for its GPUs; otherwise as far as no guaranteed start is delayed. The answer is always
+verified by planning with it.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Fair share: whose turn it is when not arrival decides but how much everybody has had.
+"""Fair share: the order of requests by past usage instead of arrival.
 
-Who used less for their weight goes first. Several requests of one user count as if the earlier ones were used
-already, so that nobody gets in front with all of theirs at once. Whoever has waited long enough goes first anyway.
+Users who used less for their weight go first. Several requests of one user count as if the earlier ones were already
+used, so that nobody gets ahead with all of theirs. A request that has waited long enough goes first anyway.
 """
 
 from collections import defaultdict

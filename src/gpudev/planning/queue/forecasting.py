@@ -1,7 +1,8 @@
-"""Habits: how much of the time they asked for people of one GPU type really stay.
+"""Forecasts: when queued requests will probably start, with an 80 % interval.
 
-Learnt from everybody who left, forgotten slowly, and replaced by a broad guess while little is known. They answer one
-question: whoever has stayed so long will typically stay how much longer? They refuse to know who the people are.
+Usage ratios (used time over requested time, per GPU type) are learnt from ended reservations, forgotten slowly, and
+replaced by a broad prior while little is known. The queue is planned once more with typical instead of requested
+durations, and the result is corrected by how earlier forecasts turned out. Users are not distinguished.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""An ordered index of windows: stretches of time in which a node has enough free for one size of request.
+"""Free units of each node over time, and the earliest slot for a request.
 
-It answers "the first window, in order, that is at least this long" without looking at every window. Windows live in
-blocks of a few dozen, each of which knows its longest, so that whole blocks of short holes are passed over at once.
-It refuses to know what a key means beyond its order.
+Windows, stretches of time in which a node has enough free units for one size of request, are kept in an ordered
+index. It finds the first window of a given length without visiting every window: windows live in blocks of a few
+dozen, each of which knows its longest one.
 """
 
 from bisect import bisect_left, bisect_right

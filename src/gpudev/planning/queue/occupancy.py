@@ -1,7 +1,7 @@
-"""The room of one GPU type as time moves on: what is really held now, beside what the timetable says of the future.
+"""Occupancy of one GPU type: what is held now, beside the planned timelines.
 
-Keeps the two in step: whoever starts takes, whoever leaves gives back, and what should be free by now and is not is
-noticed. It refuses to know the queue.
+Keeps both in step: a start takes, a release gives back, and what should be free by now and is not is detected. It
+does not know the queue.
 """
 
 from collections.abc import Iterator, Sequence

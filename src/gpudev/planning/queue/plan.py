@@ -1,4 +1,4 @@
-"""The vocabulary of the queue's plan: who asks for what, who starts where, who waits for how long and why."""
+"""Values of a plan: requests, starts, and queued requests with their estimates."""
 
 from dataclasses import dataclass
 from datetime import timedelta

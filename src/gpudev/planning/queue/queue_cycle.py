@@ -1,6 +1,4 @@
-"""One turn of one GPU type's queue: the plan that keeps what was promised, everybody's forecast, and what of both is
-told and published.
-"""
+"""One planner cycle of one GPU type's queue: plan, forecasts, and what is written and published."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Those who wait for one GPU type, in the queue's order: who is first among those whom a gap would do?
+"""Queued requests of one GPU type in queue order: which is the first that fits a gap?
 
-It answers without looking at everybody, so that a long queue costs little. It refuses to know nodes and places.
+Answers without visiting every request. It does not know nodes and slots.
 """
 
 from bisect import bisect_left, insort

@@ -1,7 +1,7 @@
-"""The planner's facts, sorted out by GPU type: which nodes offer anything, what is held on each and until when.
+"""Input of the planner for one GPU type: nodes, allocations with their latest ends, queued requests.
 
-Here it is decided what counts: a node that is not ready, is cordoned or is not there offers nothing and promises
-nothing; foreign work never ends; what should have ended is still there until it is seen to be gone.
+Decides what counts: a node that is not ready, cordoned or gone offers nothing; unmanaged use never ends; an overdue
+reservation counts until it is confirmed gone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

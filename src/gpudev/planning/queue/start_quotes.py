@@ -1,5 +1,6 @@
-"""What somebody who came now would be told, for every shape people ask for: made with the plan, so that a newcomer
-gets an answer without planning everybody ahead once more.
+"""Start quotes: the estimate for a newcomer, for every shape people ask for.
+
+Computed with the plan, so that a newcomer gets an answer without another planning run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

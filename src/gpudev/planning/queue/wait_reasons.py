@@ -1,4 +1,4 @@
-"""Why a request waits, in words. Decides nothing; it only tells what the plan already knows."""
+"""Wait reasons: why a request waits, in one sentence. Decides nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

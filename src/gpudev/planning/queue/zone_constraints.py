@@ -1,8 +1,7 @@
-"""Where each request may be placed: everywhere, or near its disk. Looks only at the nodes' zones; who is free when is
-the timetable's to know.
+"""Zone constraints: a request with a disk runs in the disk's zone, or where the disk can be restored sooner.
 
-A disk's volume cannot leave its zone. Where it can be made anew elsewhere, whoever waits for it may go elsewhere too,
-if being given a place there and waiting for the volume is faster than waiting for a place at home.
+A volume cannot leave its zone. Where it can be restored elsewhere, the request may go there, if starting there and
+waiting for the volume is faster than waiting in its own zone. Free time is the timelines' concern.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

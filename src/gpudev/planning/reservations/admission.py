@@ -1,7 +1,7 @@
-"""Admission: can this request ever run, and may this user ask for it? Decided before anything is written.
+"""Admission: can this request ever run, and may this user submit it? Decided before anything is written.
 
-It knows the catalogue, the nodes and the limits. It refuses to know when the request would start: that is the
-queue's business, and a full cluster is no reason to refuse.
+It knows the catalogue, the nodes and the limits. When the request would start is the queue's concern; a full cluster
+is no reason to reject.
 """
 
 import math

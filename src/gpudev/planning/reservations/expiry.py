@@ -1,4 +1,4 @@
-"""Expiry: has a reservation's time run out, and is a warning due? It refuses to know how people are told."""
+"""Expiry: has a reservation's time run out, and is a warning due?"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,6 +1,7 @@
-"""Postponing: what a start for which the cluster could not be asked, or that it cannot carry out right now, means for
-its reservation. No attempt is counted: nothing is wrong with what was asked for. But its owner is told what is in the
-way, in the cluster's words, once for each reason, and hears of nothing else while it is.
+"""Launches that the cluster rejects or cannot carry out now: requeue or retry.
+
+A launch that could not be attempted does not count as an attempt. The owner gets the cluster's reason, once per
+reason.
 """
 
 import re

@@ -1,7 +1,6 @@
-"""What people outside are told about a line of a reservation's history, and when it is tried again: pure.
+"""Notifications: what is sent for a history event, and when it is retried. Pure.
 
-What is no longer true when it could be sent is not sent: nobody wants to hear at noon that their dev server, ended
-since, is ready.
+What is no longer true when it could be sent is not sent.
 """
 
 from datetime import datetime, timedelta

@@ -1,7 +1,6 @@
-"""Readiness: what a dev server's state, as last seen, means for its reservation.
+"""Readiness: what a dev server's observed state means for its reservation.
 
-`seen` None means that a complete look at the cluster does not have it: a definite "not there". Whoever could not
-look does not ask. Expiry is decided elsewhere; a reservation whose time is over is left to it.
+`None` as state means that a complete observation did not contain it: definitely absent. Expiry is decided elsewhere.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""One turn of the planning loop: everything that is true now, and what follows from it.
+"""One planning cycle for running reservations: their state now, and what follows from it.
 
-Puts the single decisions together (expiry, readiness; `queue_turn` adds the queue's) into guarded changes and the
-effects to carry out. At most one change per reservation and turn: each is guarded by the version that was read.
+Combines expiry and readiness (`planning.queue.queue_cycle` adds the queue) into guarded changes and effects. At most
+one change per reservation and cycle: each is guarded by the version that was read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

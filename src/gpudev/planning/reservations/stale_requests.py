@@ -1,8 +1,8 @@
-"""Requests that have waited too long: longer than their owner would, or without anybody looking at them.
+"""Stale requests: those that waited longer than their owner wanted, or that no processor examines.
 
-A queue's rows are written only when something material changes, so that a row is old says nothing. Whom the planning
-processor looked at is noted apart (`Looks`). While none is at work, nobody is neglected: the system is down, and not
-the request.
+Rows of queued requests are written only on material changes, so an old row means nothing. What the planner examined
+is recorded separately (`PlanningRecords`). While no processor runs, nothing is stale: the system is down, not the
+request.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
-"""The whole cluster at a glance: what each GPU type has left, how long one would wait for it, what every node does.
+"""Cluster views: availability, status and plan, as people see them.
 
-Numbers come from the same facts and the same planner that place reservations, so that what is offered can be had.
+The numbers come from the planner's own input, so that what is offered can be had.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Draining: a node is closed for new work, and those who are still there are told. Nobody is thrown out."""
+"""Drain nodes, and evict or move what runs on them. Nobody is evicted unless asked for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

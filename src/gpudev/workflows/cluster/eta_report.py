@@ -1,4 +1,4 @@
-"""Judging the estimates: what was told beside what happened, in the words of the wire."""
+"""Estimate statistics on the wire."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,7 @@
-"""Replacing the machines of a group: closed first, then empty, and only then replaced. Nobody is thrown out here.
+"""Machine refresh: cordon a node group, wait until it is empty, then replace its machines.
 
-It can be interrupted anywhere and begun again: what is closed stays closed until the new machines are there, and a
-replacement that is under way is found again.
+It can be interrupted anywhere and resumed: cordons stay until the new machines are there, and a refresh under way is
+found again.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Phase 1, once: look at the cluster and the cloud, then write what each GPU type has.
+"""Availability pass: observe cluster and cloud once, write each GPU type's numbers.
 
-What cannot be seen completely changes nothing: the rows keep their values and their age tells. Types are written one
-by one, and one that cannot be written stops no other.
+An incomplete observation changes nothing: rows keep their values, and their age shows it. A type that cannot be
+written stops no other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,6 +1,7 @@
-"""Operations on disks, carried out: load, look, decide, ask the cloud, write down; again until there is something to
-wait for. It may be stopped anywhere, and run by several at once: what is asked of the cloud is the same again, and what
-is written is written once. It decides nothing.
+"""Disk operations, carried out: load, observe, decide, call the cloud, write; until there is something to wait for.
+
+It may be stopped anywhere and run by several processes: calls to the cloud are idempotent, and writes are guarded. It
+decides nothing.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Phase 2, once: list the cloud's volumes and snapshots and the recorded disks, and write what differs.
+"""Disk pass: list volumes, snapshots and recorded disks once, write what differs.
 
-A listing of volumes that fails ends the pass before any write; without the snapshots the rest goes on. It may be
-stopped anywhere and run again: what was written is whole, and what was not is found again.
+If volumes cannot be listed, nothing is written; without snapshots the rest goes on. It may be stopped anywhere and
+run again.
 """
 
 import asyncio

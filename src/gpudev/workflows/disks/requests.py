@@ -1,6 +1,6 @@
-"""What people do with their disks: asked for here, carried out by the processor, looked at here again.
+"""Disk requests of people: accepted here, carried out by the processor.
 
-A disk is found by its name under the same lock under which the request is decided, so that nothing can be renamed,
+A disk is found by its name under the same lock under which the request is decided, so that it cannot be renamed,
 deleted or claimed in between. What is allowed is decided in `planning.disks.acceptance`.
 """
 

@@ -1,4 +1,4 @@
-"""Extending: a running reservation's end is moved, if the planner finds that it moves nobody's promised start."""
+"""Cancel, extend and prioritise a reservation."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Watching one reservation: how it is, every change as it happens, and its history, until it has ended.
+"""Stream of one reservation: its state, every change, and its history, until it has ended.
 
-Wake-ups only make it prompt. It looks again every few seconds by itself, so a lost notification delays what is
-told and never hides it; while the database is away it waits and goes on afterwards.
+Wake-ups only make it prompt: it polls every few seconds, so a lost notification delays an update and never hides it.
+While the database is away it waits, then goes on.
 """
 
 import asyncio

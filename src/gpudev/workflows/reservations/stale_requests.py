@@ -1,4 +1,4 @@
-"""Looks after requests that a working processor does not: sends them again, and in the end gives them up."""
+"""Sends stale requests again, and gives them up in the end."""
 
 from dataclasses import dataclass, field
 from typing import assert_never

@@ -1,6 +1,6 @@
-"""Submitting: check all that can be checked, write the row with its message, and say at once where it stands.
+"""Submit: check everything, write the row with its message, answer with the estimate.
 
-Whether a request can ever run is the planner's decision (`planning.reservations.admission`); this gathers what it needs and obeys.
+Whether a request can ever run is decided in `planning.reservations.admission`.
 """
 
 import hashlib

@@ -1,5 +1,8 @@
-"""Changing the inside of a dev server: who else may log in, and Jupyter. What is wanted is written down with a line of
-history, and the processor makes it true; who may log in is checked before anything is written."""
+"""Addons: collaborators and Jupyter of a dev server.
+
+Writes the desired state with a line of history; the processor applies it. Keys of collaborators are checked before
+anything is written.
+"""
 
 import asyncio
 import secrets

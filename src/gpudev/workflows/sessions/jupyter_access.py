@@ -1,5 +1,4 @@
-"""Jupyter in a browser: a link that is good once, given to whom a reservation belongs, becomes a browser's own secret,
-which is checked with every request and while a connection lasts. What goes to and fro is not known here."""
+"""Jupyter access: exchanges a one-time link for a browser session, and checks every request of it."""
 
 import hashlib
 import secrets

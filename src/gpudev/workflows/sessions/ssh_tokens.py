@@ -1,5 +1,4 @@
-"""Tokens for the way through HTTPS: given to whom a reservation belongs, checked when a session opens, and while it
-lasts. What bytes do on that way is not known here."""
+"""SSH tokens: issued to a reservation's owner, checked when a session opens and while it lasts."""
 
 import hashlib
 import secrets
