@@ -1,7 +1,12 @@
-"""What AWS's token service said: who somebody is, or why not. Pure.
+"""AWS callers: parsing of STS responses, and who of the callers may log in. Pure.
 
-An answer is believed when it is all that such an answer can be, and nothing else: anything unexpected (a proxy's page,
-another action's answer, entities, a second element of a name) means that we do not know who answered.
+A response must have exactly the expected form. Anything else (a proxy's page, another action's response, entities, a
+repeated element) means that we do not know who answered.
+
+A caller may log in who holds an accepted role: the role itself, or the one that AWS single sign-on creates for a
+permission set of that name. The user name is the role session's name in lower case (single sign-on ignores case).
+Single sign-on sets the session's name itself. Whoever assumes a role by hand chooses it. Therefore a session of a role
+can only be a user who was first created by a session of the same role.
 """
 
 import re
@@ -23,7 +28,7 @@ _RETRYABLE_CODES = (
     "ServiceUnavailable",
     "InternalFailure",
 )
-_NOT_STS = "what answered for AWS's token service was not it"
+_NOT_STS = "invalid response of AWS's token service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +39,9 @@ class CallerIdentity:
 
 
 def parse_caller_identity(status: int, content_type: str, body: bytes) -> CallerIdentity:
-    """Raises Unauthenticated when AWS says no, Unavailable when it does not say anything we understand."""
+    """Raises Unauthenticated when AWS rejects the signature, Unavailable when the response is not understood."""
     if status >= 500:
-        raise Unavailable(f"AWS's token service is in trouble: status {status}")
+        raise Unavailable(f"AWS's token service failed: status {status}")
     if status != 200 and not 400 <= status < 500:
         raise Unavailable(f"{_NOT_STS}: status {status}")
     root = _parse_xml(content_type, body)
@@ -54,10 +59,10 @@ def parse_caller_identity(status: int, content_type: str, body: bytes) -> Caller
 
 def _parse_xml(content_type: str, body: bytes) -> ElementTree.Element:
     if content_type.partition(";")[0].strip().lower() not in ("text/xml", "application/xml"):
-        raise Unavailable(f"{_NOT_STS}: it sent {content_type[:80]!r}")
+        raise Unavailable(f"{_NOT_STS}: content type {content_type[:80]!r}")
     try:
         text = body.decode("utf-8")
-        # In another encoding (the parser guesses them) declarations could hide from us and not from it.
+        # Only UTF-8: the parser guesses encodings, and in another one this check would miss declarations.
         if "<!" in text or "\0" in text or "<?" in _PROLOGUE.sub("", text, count=1):
             raise Unavailable(f"{_NOT_STS}: declarations in its XML")
         return ElementTree.fromstring(text)
@@ -68,12 +73,12 @@ def _parse_xml(content_type: str, body: bytes) -> ElementTree.Element:
 def _parse_error(root: ElementTree.Element) -> GpuDevError:
     code = _text(_only_child(_only_child(_expect(root, "ErrorResponse"), "Error"), "Code"))
     if not _CODE.fullmatch(code):
-        return Unavailable(f"{_NOT_STS}: it refused with a strange code")
+        return Unavailable(f"{_NOT_STS}: invalid error code")
     if code in _RETRYABLE_CODES:
         return Unavailable(f"AWS's token service cannot answer now: {code}")
     if code in _EXPIRED_CODES:
-        return Unauthenticated(f"your AWS credentials have ended ({code}): get new ones, with SSO by `aws sso login`")
-    return Unauthenticated(f"AWS does not accept this signature ({code})")
+        return Unauthenticated(f"your AWS credentials have expired ({code}): get new ones, with SSO by `aws sso login`")
+    return Unauthenticated(f"AWS rejects this signature ({code})")
 
 
 def _expect(element: ElementTree.Element, name: str) -> ElementTree.Element:
@@ -85,23 +90,17 @@ def _expect(element: ElementTree.Element, name: str) -> ElementTree.Element:
 def _only_child(element: ElementTree.Element, name: str) -> ElementTree.Element:
     found = element.findall(_NAMESPACE + name)
     if len(found) != 1:
-        raise Unavailable(f"{_NOT_STS}: {name} stands there {len(found)} times")
+        raise Unavailable(f"{_NOT_STS}: {len(found)} elements {name} (expected 1)")
     return found[0]
 
 
 def _text(element: ElementTree.Element) -> str:
     if len(element) or not element.text:
-        raise Unavailable(f"{_NOT_STS}: {element.tag} is no text")
+        raise Unavailable(f"{_NOT_STS}: {element.tag} without text")
     return element.text
 
 
-# Which of AWS's callers may come in, and who they are here. Pure.
-#
-# A caller is let in for holding a role: the role itself, or the one that AWS's single sign-on makes for a permission set
-# of that name. Their name is the role session's, in lower case (single sign-on knows no other difference).
-#
-# Single sign-on sets that name itself. Whoever assumes a role by hand chooses it, so a role's sessions can only ever be
-# users that began as that role's sessions.
+# Accepted roles.
 
 
 _ASSUMED_ROLE = re.compile(
@@ -118,7 +117,7 @@ class LoginRoles:
     accounts: Sequence[str]
 
     def admit(self, caller: CallerIdentity, partition: str) -> Person:
-        """Raises Forbidden, naming what is needed."""
+        """Raises Forbidden, naming the accepted roles and accounts."""
         found = _ASSUMED_ROLE.fullmatch(caller.arn)
         if found is None or not _is_consistent(caller, found):
             raise self._forbidden(caller)
@@ -127,27 +126,27 @@ class LoginRoles:
         session = found["session"].lower()
         single_sign_on = _SINGLE_SIGN_ON.fullmatch(found["role"])
         if single_sign_on and single_sign_on["set"] in self.roles:
-            given_by = "sso"
+            source = "sso"
         elif found["role"] in self.roles:
-            given_by = f"role/{found['role']}"
+            source = f"role/{found['role']}"
         else:
             raise self._forbidden(caller)
         return Person(
             username=session,
             provider="aws",
-            subject=f"{partition}:{found['account']}:{given_by}:{session}",
+            subject=f"{partition}:{found['account']}:{source}:{session}",
             email=session if "@" in session else None,
         )
 
     def _forbidden(self, caller: CallerIdentity) -> Forbidden:
         roles, accounts = " or ".join(self.roles), " or ".join(self.accounts)
         return Forbidden(
-            f"this needs the role {roles} in the account {accounts}; AWS says you are {caller.arn[:256]!r}"
+            f"login needs the role {roles} in the account {accounts}; AWS says you are {caller.arn[:256]!r}"
         )
 
 
 def _is_consistent(caller: CallerIdentity, arn: re.Match[str]) -> bool:
-    """The answer says the same thrice."""
+    """The response names account and session in several fields, which must agree."""
     return caller.account == arn["account"] and bool(
         re.fullmatch(f"{_ROLE_ID}:{re.escape(arn['session'])}", caller.user_id)
     )

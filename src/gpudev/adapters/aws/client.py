@@ -1,7 +1,7 @@
-"""One call to AWS: signed, retried, bounded in time, and its errors in our words. And whole listings, page by page.
+"""Calls to AWS: signed, retried, with a deadline and mapped errors; listings page by page.
 
-Retries are the AWS library's, in its adaptive mode: it slows down by itself when it is turned away for too many
-requests. It knows nothing of what is called.
+The AWS library retries in its adaptive mode: it slows down by itself when AWS throttles it. This module does not know
+what the actions mean.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ _SERVICES = ("ec2", "autoscaling")
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """How long AWS is waited for, and how often it is asked. Not a setting: these fit EC2 wherever it is used."""
+    """Timeouts and attempts. Not settings: these values fit EC2 everywhere."""
 
     connect_timeout: timedelta = timedelta(seconds=5)
     read_timeout: timedelta = timedelta(seconds=30)
-    """How long an answer may pause."""
+    """How long a response may pause."""
     deadline: timedelta = timedelta(seconds=120)
-    """Of one call (a page of a listing) with all its attempts."""
+    """Of one call (or one page of a listing) with all its attempts."""
     attempts: int = 6
-    """Of one call; the pauses between are the AWS library's."""
+    """Of one call; the AWS library chooses the pauses."""
     settle_time: timedelta = timedelta(seconds=30)
-    """For how long AWS may not show yet what we just created: it is eventually consistent."""
+    """How long AWS may not show a new resource yet: it is eventually consistent."""
 
     @property
     def appears_within(self) -> timedelta:
-        """From when something is begun until AWS is certain to show it."""
+        """Time from the start of a creation until AWS certainly shows the resource."""
         return self.deadline + self.settle_time
 
 
@@ -51,7 +51,7 @@ class AwsClient:
         self._exit_stack = contextlib.AsyncExitStack()
         self._clients: dict[str, Any] = {}
         self._single_try_client: Any = None
-        """A client of EC2 that tries once: for what must not be sent again unless it certainly had no effect."""
+        """An EC2 client without retries, for requests that must not be repeated unless they certainly had no effect."""
         self._library_errors: tuple[type[Exception], ...] = ()
 
     async def start(self) -> None:
@@ -61,7 +61,7 @@ class AwsClient:
             from botocore.exceptions import BotoCoreError
             from botocore.parsers import ResponseParserError
         except ImportError as error:
-            raise Unavailable('AWS needs its library: pip install "gpu-dev[server,aws]"') from error
+            raise Unavailable('the AWS library is missing: pip install "gpu-dev[server,aws]"') from error
         self._library_errors = (BotoCoreError, ResponseParserError, NotAwsResponse, TimeoutError, OSError)
         session = get_session()
         session.register_component("data_loader", await asyncio.to_thread(_load_service_models))
@@ -89,54 +89,55 @@ class AwsClient:
         await self._exit_stack.aclose()
 
     async def call(self, action: Action, parameters: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
-        """Raises Refusal and Unavailable; NotNow where it certainly had no effect."""
+        """Raises AwsRejected or Unavailable; of the latter AwsThrottled where the call certainly had no effect.
+        `once`: without retries."""
         from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError
 
         client = self._single_try_client if once else self._clients.get(action.service)
         if client is None:
             raise Unavailable("the connection to AWS is not open")
         try:
-            # The library's time-outs are between two bytes; an answer that trickles would never end.
+            # The library's timeouts are between two bytes; without this one a slow response would never end.
             async with asyncio.timeout(self.limits.deadline.total_seconds()):
-                answer: dict[str, Any] = await getattr(client, action.method)(**parameters)
-                return answer
+                response: dict[str, Any] = await getattr(client, action.method)(**parameters)
+                return response
         except ClientError as error:
             raise error_from_response(action, error.response) from error
         except ParamValidationError:
-            raise  # our own mistake: no answer of AWS, and asking again helps nobody
+            raise  # a bug of ours: AWS was not called, and a retry does not help
         except NoCredentialsError as error:
-            raise Unavailable("there are no AWS credentials here") from error
+            raise Unavailable("no AWS credentials found") from error
         except TimeoutError as error:
-            raise Unavailable(f"AWS did not answer {action} in {self.limits.deadline}") from error
+            raise Unavailable(f"AWS did not answer {action} within {self.limits.deadline}") from error
         except self._library_errors as error:
-            raise Unavailable(f"AWS could not be asked {action}: {error}") from error
+            raise Unavailable(f"AWS call {action} failed: {error}") from error
 
     async def list_pages(self, action: Action, key: str, parameters: Mapping[str, Any]) -> AsyncIterator[list[Any]]:
-        """All pages, each as its items. Whoever takes them must keep nothing when one raises."""
-        asked = dict(parameters)
+        """The items of every page. When a page raises, the caller must discard all pages before it."""
+        sent = dict(parameters)
         tokens: set[str] = set()
         while True:
             try:
-                answer = await self.call(action, asked)
-            except AwsRejected as refusal:
-                if refusal.is_denied:
+                response = await self.call(action, sent)
+            except AwsRejected as error:
+                if error.is_denied:
                     raise
-                raise Unavailable(f"the listing by {action} broke off: {refusal}") from refusal
-            if key not in answer:  # a proxy's page, well-formed and a success, is no empty listing
-                raise Unavailable(f"what answered {action} was not AWS: it names no {key}")
-            yield answer[key]
-            token = answer.get("NextToken")
+                raise Unavailable(f"AWS listing {action} is incomplete: {error}") from error
+            if key not in response:  # a proxy's page can be well-formed and successful; it is not an empty listing
+                raise Unavailable(f"invalid AWS response to {action}: no {key}")
+            yield response[key]
+            token = response.get("NextToken")
             if not token:
                 return
             if token in tokens:
-                raise Unavailable(f"the listing by {action} goes round in circles")
+                raise Unavailable(f"AWS listing {action} repeats a page token")
             tokens.add(token)
-            asked["NextToken"] = token
+            sent["NextToken"] = token
 
 
 @functools.cache
 def _load_service_models() -> Any:
-    """What the library knows of the services. Reading it takes a good while of nothing but work: once is enough."""
+    """The library's models of the services. Loading them is slow and CPU-bound, so it happens once."""
     from botocore.loaders import Loader
 
     loader = Loader()

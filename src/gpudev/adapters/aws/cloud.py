@@ -1,5 +1,6 @@
-"""The Cloud port on AWS. Region, credentials and address are found as every AWS program finds them (AWS_REGION,
-AWS_ENDPOINT_URL, the pod's role …).
+"""AWS implementation of the Cloud port.
+
+Region, credentials and endpoint are found as in every AWS program (AWS_REGION, AWS_ENDPOINT_URL, the pod's role …).
 """
 
 import asyncio
@@ -13,24 +14,23 @@ from gpudev.adapters.environment_tag import EnvironmentTag
 from gpudev.ports.cloud import OWNER_TAG, NodeGroup, Snapshot, Volume
 from gpudev.settings import AwsSettings
 
-# What can be seen of our account: groups of nodes, volumes and snapshots, each listing whole or not at all.
-
-
 _PAGE_SIZE = 1000
 _GROUP_PAGE_SIZE = 100
-"""As many as AWS gives at once."""
+"""The most that AWS returns in one page."""
 
 
 class AwsInventory:
+    """Node groups, volumes and snapshots of our account. A listing is complete or it raises."""
+
     def __init__(self, client: AwsClient, environment_tag: EnvironmentTag) -> None:
         self._client = client
         self._environment_tag = environment_tag
         self._volume_listing: asyncio.Future[frozenset[str] | None] | None = None
-        """The volumes of the listing just before, or under way: their snapshots are ours though nobody tagged them.
-        Used once, since later there may be other volumes. None: it came to nothing."""
+        """Volume ids of the latest listing, finished or in progress: their snapshots are ours even without a tag.
+        Used once, because later there may be other volumes. Result None: that listing failed."""
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
-        # Auto Scaling finds groups by whole names and tags only, so all are looked at.
+        # Auto Scaling filters by full names and tags only, so all groups are listed.
         found: dict[str, NodeGroup] = {}
         parameters = {"MaxRecords": _GROUP_PAGE_SIZE}
         async for page in self._client.list_pages(Action.DESCRIBE_GROUPS, "AutoScalingGroups", parameters):
@@ -50,7 +50,7 @@ class AwsInventory:
             listing.set_result(None if found is None else frozenset(found))
 
     async def _list_volumes_by_id(self) -> dict[str, Volume]:
-        # By id: a listing that is read while things change may tell of one twice.
+        # By id: a listing that is read during changes may contain a volume twice.
         found: dict[str, Volume] = {}
         parameters = {"Filters": [{"Name": "tag-key", "Values": [OWNER_TAG]}], "MaxResults": _PAGE_SIZE}
         async for page in self._client.list_pages(Action.DESCRIBE_VOLUMES, "Volumes", parameters):
@@ -58,7 +58,7 @@ class AwsInventory:
         return found
 
     async def snapshots(self) -> list[Snapshot]:
-        """In one listing of the whole account: asking for each volume's takes a request for every 200 of them."""
+        """One listing of the whole account: asking by volume would take one request per 200 volumes."""
         listing, self._volume_listing = self._volume_listing, None
         found: dict[str, Snapshot] = {}
         parameters = {"OwnerIds": ["self"], "MaxResults": _PAGE_SIZE}

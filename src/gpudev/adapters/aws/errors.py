@@ -1,4 +1,4 @@
-"""AWS's errors in our words: who may not, what is not there, and what is only not to be had at the moment."""
+"""Mapping of AWS errors: denied, not found, otherwise rejected, throttled, unavailable."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,12 +47,12 @@ THROTTLED_CODES = _RETRYABLE_CODES - {
     "RequestExpired",
     "InsufficientVolumeCapacity",
 }
-"""Definitely not carried out."""
+"""The request certainly had no effect."""
 _MAX_MESSAGE = 400
 
 
 class AwsRejected(ClusterError):
-    """AWS answered, and it said no."""
+    """AWS understood the request and rejected it."""
 
     def __init__(self, action: Action, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class AwsRejected(ClusterError):
 
     @property
     def is_not_found(self) -> bool:
-        """The thing itself is not there, or nothing could be called so. (A filter or a token may be malformed too.)"""
+        """The resource does not exist, or its id is malformed. (Other codes say that a filter or a token is.)"""
         return self.aws_code in _NOT_FOUND_CODES
 
     @property
@@ -80,18 +80,18 @@ _NOT_FOUND_CODES = frozenset(
 
 
 class AwsThrottled(Unavailable):
-    """AWS answered that it cannot at the moment: nothing was done."""
+    """AWS throttled the request; it had no effect."""
 
 
-def error_from_response(action: Action, answer: Mapping[str, Any]) -> GpuDevError:
-    """Of an answer that tells an error."""
-    code = str(answer.get("Error", {}).get("Code", ""))
-    said = str(answer.get("Error", {}).get("Message", ""))[:_MAX_MESSAGE]
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+def error_from_response(action: Action, response: Mapping[str, Any]) -> GpuDevError:
+    """`response`: an error response."""
+    code = str(response.get("Error", {}).get("Code", ""))
+    message = str(response.get("Error", {}).get("Message", ""))[:_MAX_MESSAGE]
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _DENIED_CODES:
-        return AwsRejected(action, code, f"AWS does not allow us {action}: {said} ({code})")
+        return AwsRejected(action, code, f"AWS denies us {action}: {message} ({code})")
     if code in THROTTLED_CODES:
-        return AwsThrottled(f"AWS turns {action} away for too many requests: {said} ({code})")
+        return AwsThrottled(f"AWS throttles {action}: {message} ({code})")
     if code in _RETRYABLE_CODES or status >= 500:
-        return Unavailable(f"AWS cannot answer {action} now: {said} ({code})")
-    return AwsRejected(action, code, f"AWS refuses {action}: {said} ({code})")
+        return Unavailable(f"AWS cannot answer {action} now: {message} ({code})")
+    return AwsRejected(action, code, f"AWS rejects {action}: {message} ({code})")

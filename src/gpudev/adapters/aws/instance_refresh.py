@@ -1,4 +1,4 @@
-"""Replacing the machines of Auto Scaling groups: AWS calls it an instance refresh."""
+"""Machine refresh of Auto Scaling groups: AWS calls it an instance refresh."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,39 +20,39 @@ class AwsNodeGroups:
         self._client = client
 
     async def machines(self, group: str) -> Sequence[str]:
-        found = await self._client.call(Action.DESCRIBE_GROUPS, {"AutoScalingGroupNames": [group]})
-        for told in found["AutoScalingGroups"]:
-            if told["AutoScalingGroupName"] == group:
-                return sorted(instance["InstanceId"] for instance in told.get("Instances", ()))
-        raise NotFound(f"AWS knows no Auto Scaling group {group!r} here")
+        response = await self._client.call(Action.DESCRIBE_GROUPS, {"AutoScalingGroupNames": [group]})
+        for fields in response["AutoScalingGroups"]:
+            if fields["AutoScalingGroupName"] == group:
+                return sorted(instance["InstanceId"] for instance in fields.get("Instances", ()))
+        raise NotFound(f"no Auto Scaling group named {group!r} in this region")
 
     async def last_refresh(self, group: str) -> MachineRefresh | None:
         try:
-            found = await self._client.call(
+            response = await self._client.call(
                 Action.DESCRIBE_REFRESHES, {"AutoScalingGroupName": group, "MaxRecords": _MAX_RECORDS}
             )
-        except AwsRejected as refusal:
-            if refusal.aws_code == _VALIDATION_CODE:
-                await self.machines(group)  # says so, if there is no such group
+        except AwsRejected as error:
+            if error.aws_code == _VALIDATION_CODE:
+                await self.machines(group)  # raises NotFound if there is no such group
             raise
-        # The newest comes first, whether it is under way or over.
-        return next(map(_parse_refresh, found["InstanceRefreshes"]), None)
+        # The newest comes first, whether it is running or finished.
+        return next(map(_parse_refresh, response["InstanceRefreshes"]), None)
 
     async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> MachineRefresh:
         preferences = {"MinHealthyPercentage": keep_percent, "InstanceWarmup": warmup_seconds}
         try:
-            # Sent again, it finds itself under way: nothing is replaced twice.
-            begun = await self._client.call(
+            # A repeated request finds the refresh in progress: no machine is replaced twice.
+            response = await self._client.call(
                 Action.START_REFRESH, {"AutoScalingGroupName": group, "Preferences": preferences}
             )
-        except AwsRejected as refusal:
-            if refusal.aws_code != _IN_PROGRESS_CODE:
+        except AwsRejected as error:
+            if error.aws_code != _IN_PROGRESS_CODE:
                 raise
             last = await self.last_refresh(group)
-            if last is None or last.state is not RefreshState.RUNNING:  # it ended between the two questions
-                raise Unavailable(f"AWS was just replacing the machines of {group}: ask again") from refusal
+            if last is None or last.state is not RefreshState.RUNNING:  # it ended between the two calls
+                raise Unavailable(f"an earlier refresh of {group} has just ended: try again") from error
             return last
-        return MachineRefresh(begun["InstanceRefreshId"], RefreshState.RUNNING, 0, "Pending")
+        return MachineRefresh(response["InstanceRefreshId"], RefreshState.RUNNING, 0, "Pending")
 
 
 _MAX_RECORDS = 1

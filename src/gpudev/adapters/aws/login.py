@@ -1,6 +1,6 @@
-"""Who AWS says somebody is: an identity provider that forwards what they signed, once it has been checked.
+"""Login with AWS credentials: checks a person's signed request and forwards it to AWS.
 
-Where it goes is ours to say, never the request's: redirects are not followed, the answer is bounded in size and time.
+We choose where it goes, never the request. Redirects are not followed. The response is limited in size and time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from gpudev.settings import Settings
 
 _MAX_BYTES = 64 * 1024
 _STS_TIMEOUT = timedelta(seconds=10)
-"""For one answer, while a person waits for the login."""
+"""For one response, while a person waits for the login."""
 
 
 class AwsIdentityProvider:
@@ -42,9 +42,9 @@ class AwsIdentityProvider:
     async def identify(self, proof: SignedRequest) -> Person:
         now = self._clock.now()
         accepted = self._request_policy.check(proof, now)
-        # Spent before AWS is asked: of two who bring the same request at the same time, one is too late.
+        # Spent before the call to AWS: of two identical requests at the same time, only one passes.
         if not await self._nonces.spend(accepted.nonce, now=now):
-            raise Unauthenticated("the nonce that was signed is not one of ours, or was used already, or is too old")
+            raise Unauthenticated("the signed nonce is unknown, already used or expired")
         caller = await self._sts.get_caller_identity(accepted)
         return self._roles.admit(caller, accepted.endpoint.partition)
 
@@ -53,7 +53,7 @@ class _StsClient:
     def __init__(self, url: str, seconds: float) -> None:
         self._url = url
         self._seconds = seconds
-        # Uncompressed, so that what is counted while reading is what is held.
+        # Uncompressed, so that the bytes counted are the bytes kept.
         self._client = httpx2.AsyncClient(
             timeout=seconds, follow_redirects=False, headers={"Accept": "text/xml", "Accept-Encoding": "identity"}
         )
@@ -64,7 +64,7 @@ class _StsClient:
     async def get_caller_identity(self, accepted: AcceptedRequest) -> CallerIdentity:
         """Raises Unauthenticated and Unavailable."""
         try:
-            # The client's own limits are per step; this one is for the whole answer, however slowly it drips.
+            # The client's own timeouts are per step; this one is for the whole response.
             async with asyncio.timeout(self._seconds):
                 return await self._send(accepted)
         except (httpx2.HTTPError, TimeoutError) as error:
@@ -73,10 +73,10 @@ class _StsClient:
     async def _send(self, accepted: AcceptedRequest) -> CallerIdentity:
         async with self._client.stream(
             STS_METHOD, self._url or accepted.endpoint.url, headers=list(accepted.headers), content=STS_BODY.encode()
-        ) as answer:
+        ) as response:
             body = bytearray()
-            async for chunk in answer.aiter_raw():
+            async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > _MAX_BYTES:
-                    raise Unavailable("AWS's token service sent more than it ever does")
-        return parse_caller_identity(answer.status_code, answer.headers.get("content-type", ""), bytes(body))
+                    raise Unavailable(f"the response of AWS's token service is longer than {_MAX_BYTES} bytes")
+        return parse_caller_identity(response.status_code, response.headers.get("content-type", ""), bytes(body))

@@ -1,4 +1,10 @@
-"""What AWS tells of volumes, snapshots and groups, as the port's values."""
+"""Parsing of AWS responses: volumes, snapshots and node groups as values of the port.
+
+Every response is checked to be AWS's before the library parses it. The two long listings are parsed here, because the
+library takes 0.2 ms for each volume or snapshot: for tens of thousands that is most of a reconcile run, and blocks
+everything else meanwhile. Only the fields that we use are read, into the same form. The rest of the response is left to
+the library.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -24,7 +30,7 @@ _SNAPSHOT_STATES = {
 
 
 def parse_volume(fields: Mapping[str, Any]) -> Volume | None:
-    """None: it is on its way out, from which nothing comes back."""
+    """None: it is being deleted, and nothing can be recovered from it."""
     try:
         return _parse_volume(fields)
     except KeyError as missing:
@@ -46,9 +52,9 @@ def parse_node_group(fields: Mapping[str, Any]) -> NodeGroup:
         raise _incomplete("node group", missing) from missing
 
 
-def _incomplete(what: str, missing: KeyError) -> Unavailable:
-    """What lacks something that AWS always tells was not told whole."""
-    return Unavailable(f"AWS tells of a {what} without its {missing}")
+def _incomplete(kind: str, missing: KeyError) -> Unavailable:
+    """AWS always sends these fields, so without one the response is incomplete."""
+    return Unavailable(f"incomplete AWS response: {kind} without {missing}")
 
 
 def _parse_volume(fields: Mapping[str, Any]) -> Volume | None:
@@ -61,7 +67,7 @@ def _parse_volume(fields: Mapping[str, Any]) -> Volume | None:
         fields.get("AvailabilityZone"),
         tuple(
             sorted(
-                # AWS's own services hold volumes without a machine of ours.
+                # AWS's own services can hold volumes without a machine of ours.
                 attachment.get("InstanceId") or attachment.get("AssociatedResource") or "somebody"
                 for attachment in fields.get("Attachments", ())
                 if attachment.get("State") != _DETACHED
@@ -73,14 +79,14 @@ def _parse_volume(fields: Mapping[str, Any]) -> Volume | None:
 
 
 def _failure_reason(fields: Mapping[str, Any]) -> str | None:
-    """What is on such a volume cannot be read any more, and nothing can be attached to it."""
+    """The files of a failed volume are lost, and it cannot be attached. None: it has not failed."""
     return f"AWS says that volume {fields['VolumeId']} has failed" if fields.get("State") == _FAILED else None
 
 
 def _parse_snapshot(fields: Mapping[str, Any]) -> Snapshot:
     state = _SNAPSHOT_STATES.get(fields["State"])
     if state is None:
-        raise Unavailable(f"AWS tells of a snapshot in the unknown state {fields['State']!r}")
+        raise Unavailable(f"invalid AWS response: unknown snapshot state {fields['State']!r}")
     return Snapshot(
         fields["SnapshotId"],
         fields["VolumeId"],
@@ -93,15 +99,11 @@ def _parse_snapshot(fields: Mapping[str, Any]) -> Snapshot:
 
 
 def _parse_tags(fields: Mapping[str, Any]) -> dict[str, str]:
-    # There are few keys and tens of thousands of tags.
+    # Interned: tens of thousands of tags have few different keys.
     return {sys.intern(tag["Key"]): tag["Value"] for tag in fields.get("Tags", ())}
 
 
-# Answers before the AWS library reads them: whether they are AWS's at all, and the two long listings read quickly.
-#
-# The library takes 0.2 ms for each volume or snapshot, which for tens of thousands is the better part of a pass, and
-# holds up everything else meanwhile. Here only what we use is read, into the same shape; what is short, and everything
-# we do not understand, is left to the library.
+# Responses before the AWS library parses them.
 
 
 _PROLOGUE_BYTES = 1024
@@ -110,11 +112,11 @@ _Fields = dict[str, Any]
 
 
 class NotAwsResponse(Exception):
-    """Something else answered in AWS's place."""
+    """The response is not AWS's, or damaged."""
 
 
 def install_fast_parser(client: Any) -> None:
-    """Let this client of the AWS library have its answers looked at here first."""
+    """Hook into this client of the AWS library, before it parses a response."""
     service = client.meta.service_model.service_id.hyphenize()
     client.meta.events.register(f"before-parse.{service}", _before_parse)
 
@@ -122,71 +124,71 @@ def install_fast_parser(client: Any) -> None:
 def _before_parse(
     operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
 ) -> None:
-    """`customized_response_dict` is what the library adds to what it reads from the response by itself."""
+    """`customized_response_dict`: the library adds it to what it parses itself."""
     if response_dict["status_code"] >= 300:
         return
     action, body = operation_model.name, response_dict["body"]
-    # A success is told in an element that is called after the action. A proxy that wants a log-in tells one too.
+    # A success has an element named after the action. A login page of a proxy has a success status too.
     if f"<{action}Response".encode() not in body[:_PROLOGUE_BYTES]:
-        raise NotAwsResponse(f"what answered {action} was not AWS")
-    if (long := _LONG_LISTINGS.get(action)) is not None:
-        customized_response_dict |= _extract_items(*long, response_dict)
+        raise NotAwsResponse(f"invalid AWS response to {action}")
+    if (listing := _LONG_LISTINGS.get(action)) is not None:
+        customized_response_dict |= _extract_items(*listing, response_dict)
 
 
 def _extract_items(set_name: str, key: str, read: "_ElementReader", response: dict[str, Any]) -> _Fields:
-    """The set's items. The library gets the rest of the response: where the listing goes on."""
+    """The set's items. The library gets the rest of the response, which has the token of the next page."""
     try:
         root = ElementTree.fromstring(response["body"])
-        space = root.tag.rpartition("}")[0] + "}" if "}" in root.tag else ""
-        found = root.find(space + set_name)
+        namespace = root.tag.rpartition("}")[0] + "}" if "}" in root.tag else ""
+        found = root.find(namespace + set_name)
         if found is None:
             return {}
-        items = [read(item, len(space)) for item in found]
+        items = [read(item, len(namespace)) for item in found]
     except (ElementTree.ParseError, ValueError) as error:
-        raise NotAwsResponse(f"an answer of AWS ends early or is damaged: {error}") from error
+        raise NotAwsResponse(f"the AWS response is incomplete or damaged: {error}") from error
     root.remove(found)
     response["body"] = ElementTree.tostring(root)
     return {key: items}
 
 
 def _read_volume_element(item: Element, skip: int) -> _Fields:
-    told: _Fields = {}
+    fields: _Fields = {}
     for field in item:
         match field.tag[skip:]:
             case "volumeId":
-                told["VolumeId"] = field.text
+                fields["VolumeId"] = field.text
             case "size":
-                told["Size"] = int(field.text or "")
+                fields["Size"] = int(field.text or "")
             case "createTime":
-                told["CreateTime"] = datetime.fromisoformat(field.text or "")
+                fields["CreateTime"] = datetime.fromisoformat(field.text or "")
             case "availabilityZone":
-                told["AvailabilityZone"] = sys.intern(field.text or "")
+                fields["AvailabilityZone"] = sys.intern(field.text or "")
             case "status":
-                told["State"] = field.text
+                fields["State"] = field.text
             case "attachmentSet":
-                told["Attachments"] = [_read_attachment_element(attachment, skip) for attachment in field]
+                fields["Attachments"] = [_read_attachment_element(attachment, skip) for attachment in field]
             case "tagSet":
-                told["Tags"] = _read_tags_element(field)
-    return told
+                fields["Tags"] = _read_tags_element(field)
+    return fields
 
 
 def _read_snapshot_element(item: Element, skip: int) -> _Fields:
-    told: _Fields = {}
+    fields: _Fields = {}
     for field in item:
         match field.tag[skip:]:
             case "snapshotId":
-                told["SnapshotId"] = field.text
+                fields["SnapshotId"] = field.text
             case "volumeId":
-                told["VolumeId"] = sys.intern(field.text or "")
+                fields["VolumeId"] = sys.intern(field.text or "")
             case "status":
-                told["State"] = field.text
+                fields["State"] = field.text
             case "startTime":
-                told["StartTime"] = datetime.fromisoformat(field.text or "")
+                fields["StartTime"] = datetime.fromisoformat(field.text or "")
             case "volumeSize":
-                told["VolumeSize"] = int(field.text or "")
+                fields["VolumeSize"] = int(field.text or "")
             case "tagSet":
-                told["Tags"] = _read_tags_element(field)
-    return told
+                fields["Tags"] = _read_tags_element(field)
+    return fields
 
 
 def _read_attachment_element(item: Element, skip: int) -> _Fields:

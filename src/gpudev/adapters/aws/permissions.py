@@ -1,7 +1,7 @@
-"""Every AWS action that is ever called, and which of them each part may use.
+"""AWS actions that we call, and which of them each part of the system needs.
 
-`calling` takes nothing but an `Action`, so what is not here cannot be asked for. The sets are what an administrator
-grants: a test fails when a part needs more than its set, or less.
+`AwsClient.call` accepts only an `Action`, so nothing else can be called. Administrators grant the sets; a test fails
+when a part needs more than its set, or less.
 """
 
 import re
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """By its name in IAM."""
+    """Named as in IAM."""
 
     DESCRIBE_GROUPS = "autoscaling:DescribeAutoScalingGroups"
     DESCRIBE_REFRESHES = "autoscaling:DescribeInstanceRefreshes"
@@ -23,7 +23,7 @@ class Action(StrEnum):
     CREATE_SNAPSHOT = "ec2:CreateSnapshot"
     DELETE_SNAPSHOT = "ec2:DeleteSnapshot"
     CREATE_TAGS = "ec2:CreateTags"
-    """Also asked of whoever makes a volume or a snapshot that has tags from the start."""
+    """Also needed to create a volume or a snapshot with tags."""
 
     @property
     def service(self) -> str:
@@ -35,7 +35,7 @@ class Action(StrEnum):
 
     @property
     def method(self) -> str:
-        """As the AWS library calls it."""
+        """Its name in the AWS library."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.operation).lower()
 
 
@@ -46,17 +46,17 @@ RECONCILE_DISKS = frozenset({Action.DESCRIBE_VOLUMES, Action.DESCRIBE_SNAPSHOTS}
 """`gpu-dev-server reconcile disks` and `report orphans`."""
 
 DISK_OPERATIONS = frozenset(action for action in Action if action.service == "ec2")
-"""Making, growing, copying and removing disks: the processor, and `expire`, which puts disks away in its place."""
+"""Creation, growth, copies and removal of disks: for the processor, and for `expire`, which stands in for it."""
 
 NODE_OPERATIONS = frozenset({Action.DESCRIBE_GROUPS, Action.DESCRIBE_REFRESHES, Action.START_REFRESH})
 """`gpu-dev-server nodes groups` and `nodes refresh`."""
 
 EKS_ACCESS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
-"""Beside any of them, where the cluster is EKS and is reached from outside of it. AWS allows everybody the latter."""
+"""In addition, for access to an EKS cluster from outside. AWS allows everybody sts:GetCallerIdentity."""
 
 
 def iam_policy(actions: frozenset[Action]) -> dict[str, object]:
-    """An IAM policy that allows exactly these."""
+    """IAM policy that allows exactly these actions."""
     return {
         "Version": "2012-10-17",
         "Statement": [{"Effect": "Allow", "Action": sorted(actions), "Resource": "*"}],

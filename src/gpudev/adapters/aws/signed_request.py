@@ -1,8 +1,8 @@
-"""Which signed requests are forwarded to AWS: exactly the question "who am I?", asked for this server, just now.
+"""Policy for signed requests: only a recent "who am I?" for this server is forwarded. Pure.
 
-Pure. Nothing is parsed that can be compared: address, body and most headers have one right value each. What is
-accepted is handed on as our own words with the few values that are the sender's, and each of these has a narrow form.
-Whether the signature is right is AWS's to say, and whether the nonce is ours is the store's.
+Values are compared instead of parsed where possible: URL, body and most headers have one valid value each. An accepted
+request is rebuilt from our own values and the few of the sender's, each of which must match a narrow pattern. AWS
+verifies the signature, and the nonce store verifies the nonce.
 """
 
 import re
@@ -15,7 +15,7 @@ from gpudev.domain.errors import Invalid, Unauthenticated
 from gpudev.ports.access import SignedRequest
 
 SIGNATURE_LIFETIME = timedelta(minutes=5)
-"""As long as AWS itself takes a signature. Clocks may differ by as much."""
+"""As long as AWS itself accepts a signature. Clocks may differ by as much."""
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _HEADER_PATTERNS: Mapping[str, re.Pattern[str]] = {
     "Host": re.compile(r"[a-z0-9.-]{1,255}"),
@@ -32,13 +32,13 @@ _HEADER_PATTERNS: Mapping[str, re.Pattern[str]] = {
         r"Signature=[0-9a-f]{64}"
     ),
 }
-"""Every header there is to be, and none besides. Credentials of a role always have a token."""
+"""All of these headers are required, and no others are allowed. Credentials of a role always have a security token."""
 _SIGNED_HEADERS = ";".join(sorted(name.lower() for name in _HEADER_PATTERNS if name != "Authorization"))
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
-    """What may be forwarded. Every word of it is ours or has been checked."""
+    """What may be forwarded. Every part is ours or has been checked."""
 
     endpoint: StsEndpoint
     headers: Sequence[tuple[str, str]]
@@ -58,49 +58,49 @@ class SignedRequestPolicy:
         if endpoint is None:
             raise Invalid(f"sign a request to {' or '.join(self._endpoints)}", field="url")
         if request.body != STS_BODY:
-            raise Invalid(f"the body that is signed must be {STS_BODY}", field="body")
+            raise Invalid(f"invalid signed body (expected {STS_BODY})", field="body")
         headers = _check_headers(request.headers)
         if headers["Host"] != endpoint.host:
-            raise Invalid(f"the Host that is signed must be {endpoint.host}", field="headers")
+            raise Invalid(f"invalid signed Host (expected {endpoint.host})", field="headers")
         if headers[SERVER_HEADER] not in self._server_names:
             names = ", ".join(sorted(self._server_names))
-            raise Invalid(f"this request was signed for another server; this one is {names}", field="headers")
+            raise Invalid(f"the request was signed for another server (expected {names})", field="headers")
         _check_authorization(headers, endpoint)
         _check_time(headers["X-Amz-Date"], now)
         return AcceptedRequest(endpoint, tuple(headers.items()), headers[NONCE_HEADER])
 
 
 def _check_headers(given: Mapping[str, str]) -> dict[str, str]:
-    """By the names we write, in our order."""
+    """With our spelling of the names, in our order."""
     values = {name.lower(): value for name, value in given.items()}
     expected = {name.lower() for name in _HEADER_PATTERNS}
     if len(values) != len(given) or values.keys() != expected:
-        raise Invalid(f"the headers must be {', '.join(_HEADER_PATTERNS)}, each once, and no others", field="headers")
+        raise Invalid(f"invalid headers (expected {', '.join(_HEADER_PATTERNS)}, each once)", field="headers")
     checked = {name: values[name.lower()] for name in _HEADER_PATTERNS}
     for name, value in checked.items():
         if not _HEADER_PATTERNS[name].fullmatch(value):
-            raise Invalid(f"the header {name} does not have the form it must have", field="headers")
+            raise Invalid(f"invalid header {name}", field="headers")
     return checked
 
 
 def _check_authorization(headers: Mapping[str, str], endpoint: StsEndpoint) -> None:
     parts = _HEADER_PATTERNS["Authorization"].fullmatch(headers["Authorization"])
-    assert parts is not None  # its form was checked with the others'
+    assert parts is not None  # _check_headers has matched it
     if parts["service"] != "sts" or parts["region"] != endpoint.region:
         raise Invalid(f"sign the request for the service sts in {endpoint.region}", field="headers")
     if parts["date"] != headers["X-Amz-Date"][:8]:
-        raise Invalid("the signature's date is another than X-Amz-Date", field="headers")
+        raise Invalid("the signature's date differs from X-Amz-Date", field="headers")
     if parts["signed"] != _SIGNED_HEADERS:
-        raise Invalid(f"the headers that are signed must be {_SIGNED_HEADERS}", field="headers")
+        raise Invalid(f"invalid signed headers (expected {_SIGNED_HEADERS})", field="headers")
 
 
 def _check_time(text: str, now: datetime) -> None:
     try:
         signed_at = datetime.strptime(text, _TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError as error:
-        raise Invalid("X-Amz-Date is no time", field="headers") from error
+        raise Invalid("invalid X-Amz-Date (expected a time)", field="headers") from error
     if abs(now - signed_at) >= SIGNATURE_LIFETIME:
         raise Unauthenticated(
-            f"this request was signed at {signed_at:%Y-%m-%d %H:%M:%S} UTC and it is {now:%H:%M:%S} UTC: sign it anew, "
-            "and set your clock if it is wrong"
+            f"the request was signed at {signed_at:%Y-%m-%d %H:%M:%S} UTC, and now it is {now:%H:%M:%S} UTC: sign it "
+            "again, and set your clock if it is wrong"
         )

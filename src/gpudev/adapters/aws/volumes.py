@@ -1,8 +1,8 @@
-"""What is done to volumes and snapshots. Every act may be repeated, also by another process after a crash.
+"""Actions on volumes and snapshots. Each may be repeated, also by another process after a crash.
 
-EC2 makes a volume once for each client token. For snapshots it has no such thing: one is looked for by its tag, asked
-for with a request that is sent once, and looked for again when nobody knows what came of that. What was made a moment
-ago may not be seen everywhere yet, so what this process made itself is remembered for a while.
+EC2 creates one volume per client token. Snapshots have no client token: we search by tag, send the creation once
+without retries, and search again when its result is unknown. A new resource may not be visible everywhere yet, so ids
+that this process created are remembered for a while.
 """
 
 import asyncio
@@ -45,23 +45,23 @@ class AwsVolumes:
             return found or await self._create_volume(token, size_gb, zone, tags, from_snapshot)
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
-        """As large as it is now: EC2 grows it meanwhile, and whoever asks again sees it."""
+        """Returns the volume with its present size. EC2 grows it in the background; a later call shows the new size."""
         volume = await self._get_volume(volume_id)
         if volume.size_gb >= size_gb or await self._is_growing(volume_id, size_gb):
             return volume
         with contextlib.suppress(_AlreadyGrowing):
             try:
                 await self._client.call(Action.MODIFY_VOLUME, {"VolumeId": volume_id, "Size": size_gb})
-            except AwsRejected as refusal:
-                # A request whose answer was lost, sent again by the library: the first one is being carried out.
-                if refusal.aws_code == "IncorrectModificationState" and await self._is_growing(volume_id, size_gb):
-                    raise _AlreadyGrowing from refusal
+            except AwsRejected as error:
+                # The library repeated a request whose response was lost: the first one is in progress.
+                if error.aws_code == "IncorrectModificationState" and await self._is_growing(volume_id, size_gb):
+                    raise _AlreadyGrowing from error
                 raise
         return await self._get_volume(volume_id)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
-        wanted = {"Resources": [volume_id], "Tags": _to_aws_tags(self._environment_tag.add_to(tags))}
-        await self._act_on_recently_created(volume_id, lambda: self._client.call(Action.CREATE_TAGS, wanted))
+        parameters = {"Resources": [volume_id], "Tags": _to_aws_tags(self._environment_tag.add_to(tags))}
+        await self._act_on_recently_created(volume_id, lambda: self._client.call(Action.CREATE_TAGS, parameters))
 
     async def is_detached(self, volume_id: str) -> bool:
         volume = await self.find_volume(volume_id)
@@ -74,17 +74,20 @@ class AwsVolumes:
         async with self._hold_token(token):
             if (found := await self._find_snapshot_by_token(token, volume_id)) is not None:
                 return found
-            wanted = {"VolumeId": volume_id, "TagSpecifications": [self._tag_specification("snapshot", token, tags)]}
+            parameters = {
+                "VolumeId": volume_id,
+                "TagSpecifications": [self._tag_specification("snapshot", token, tags)],
+            }
             try:
-                told = await self._act_on_recently_created(volume_id, lambda: self._create_snapshot(wanted))
+                fields = await self._act_on_recently_created(volume_id, lambda: self._create_snapshot(parameters))
             except AwsThrottled:
                 raise
             except Unavailable:
-                # It may have been made. Asking again could make a second one.
+                # It may exist. Another request could create a second one.
                 if (found := await self._await_snapshot(token, volume_id)) is not None:
                     return found
                 raise
-            snapshot = parse_snapshot(told)
+            snapshot = parse_snapshot(fields)
             self._created.add(snapshot.snapshot_id, token=token)
             return snapshot
 
@@ -94,41 +97,42 @@ class AwsVolumes:
     async def remove_snapshot(self, snapshot_id: str) -> None:
         await self._remove(snapshot_id, Action.DELETE_SNAPSHOT, {"SnapshotId": snapshot_id})
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------------------------
 
     async def _describe_volume(self, volume_id: str) -> Volume | None:
-        [told] = await self._describe_one(Action.DESCRIBE_VOLUMES, "Volumes", "VolumeIds", volume_id) or [None]
-        return None if told is None else parse_volume(told)
+        fields = await self._describe_one(Action.DESCRIBE_VOLUMES, "Volumes", "VolumeIds", volume_id)
+        return None if fields is None else parse_volume(fields)
 
     async def _describe_snapshot(self, snapshot_id: str) -> Snapshot | None:
-        [told] = await self._describe_one(Action.DESCRIBE_SNAPSHOTS, "Snapshots", "SnapshotIds", snapshot_id) or [None]
-        return None if told is None else parse_snapshot(told)
+        fields = await self._describe_one(Action.DESCRIBE_SNAPSHOTS, "Snapshots", "SnapshotIds", snapshot_id)
+        return None if fields is None else parse_snapshot(fields)
 
-    async def _describe_one(self, action: Action, key: str, ids: str, thing_id: str) -> list[Any]:
-        """One or none. Only a definite "not found" is none."""
+    async def _describe_one(self, action: Action, key: str, ids: str, resource_id: str) -> Mapping[str, Any] | None:
+        """None only for a definite "not found"."""
         try:
-            answer = await self._client.call(action, {ids: [thing_id]})
-        except AwsRejected as refusal:
-            if refusal.is_not_found:
-                return []
+            response = await self._client.call(action, {ids: [resource_id]})
+        except AwsRejected as error:
+            if error.is_not_found:
+                return None
             raise
-        if len(answer.get(key, ())) != 1:
-            raise Unavailable(f"what answered {action} for {thing_id} was not AWS")
-        return list(answer[key])
+        if len(response.get(key, ())) != 1:
+            raise Unavailable(f"invalid AWS response to {action} for {resource_id}")
+        fields: Mapping[str, Any] = response[key][0]
+        return fields
 
     async def _get_volume(self, volume_id: str) -> Volume:
         volume = await self.find_volume(volume_id)
         if volume is None:
-            raise ClusterError(f"there is no volume {volume_id}")
+            raise ClusterError(f"volume {volume_id} not found")
         return volume
 
     async def _find_volume_by_token(self, token: str) -> Volume | None:
         return await self._find_oldest(Action.DESCRIBE_VOLUMES, "Volumes", [_token_filter(token)], parse_volume)
 
     async def _find_snapshot_by_token(self, token: str, volume_id: str) -> Snapshot | None:
-        """A copy that some program made of it carries its tags too, but never its volume."""
-        if (made := self._created.find_by_token(token)) is not None:
-            return await self.find_snapshot(made)
+        """Also filters by volume: a copy of the snapshot may have its tags, but never its volume."""
+        if (created_id := self._created.find_by_token(token)) is not None:
+            return await self.find_snapshot(created_id)
         filters = [_token_filter(token), {"Name": "volume-id", "Values": [volume_id]}]
         return await self._find_oldest(Action.DESCRIBE_SNAPSHOTS, "Snapshots", filters, parse_snapshot)
 
@@ -139,12 +143,12 @@ class AwsVolumes:
         filters: list[dict[str, Any]],
         read: Callable[[Mapping[str, Any]], _Resource | None],
     ) -> _Resource | None:
-        """The oldest that there is."""
+        """None: no resource matches."""
         own: dict[str, Any] = {"OwnerIds": ["self"]} if action is Action.DESCRIBE_SNAPSHOTS else {}
         found: list[_Resource] = []
         async for page in self._client.list_pages(action, key, {**own, "Filters": filters}):
-            found += [thing for thing in map(read, page) if thing is not None]
-        return min(found, key=lambda thing: thing.created_at, default=None)
+            found += [resource for resource in map(read, page) if resource is not None]
+        return min(found, key=lambda resource: resource.created_at, default=None)
 
     async def _await_snapshot(self, token: str, volume_id: str) -> Snapshot | None:
         async for _ in _backoff(self._client.limits.settle_time.total_seconds()):
@@ -157,17 +161,17 @@ class AwsVolumes:
         async for page in self._client.list_pages(
             Action.DESCRIBE_MODIFICATIONS, "VolumesModifications", {"Filters": filters}
         ):
-            for told in page:
-                if told["ModificationState"] in _GROWING_STATES and told.get("TargetSize", 0) >= size_gb:
+            for fields in page:
+                if fields["ModificationState"] in _GROWING_STATES and fields.get("TargetSize", 0) >= size_gb:
                     return True
         return False
 
-    # --- acting ----------------------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------------------------
 
     async def _create_volume(
         self, token: str, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None
     ) -> Volume:
-        wanted: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "ClientToken": token,
             "AvailabilityZone": zone,
             "Size": size_gb,
@@ -176,58 +180,58 @@ class AwsVolumes:
             "TagSpecifications": [self._tag_specification("volume", token, tags)],
         }
         if from_snapshot is not None:
-            wanted["SnapshotId"] = from_snapshot
-        told = await self._act_on_recently_created(
-            from_snapshot, lambda: self._client.call(Action.CREATE_VOLUME, wanted)
+            parameters["SnapshotId"] = from_snapshot
+        fields = await self._act_on_recently_created(
+            from_snapshot, lambda: self._client.call(Action.CREATE_VOLUME, parameters)
         )
-        if "VolumeId" not in told:
-            raise Unavailable("what answered the creation of a volume was not AWS")
-        volume = parse_volume(told)
+        if "VolumeId" not in fields:
+            raise Unavailable(f"invalid AWS response to {Action.CREATE_VOLUME}")
+        volume = parse_volume(fields)
         if volume is None:
-            raise ClusterError(f"the volume {told['VolumeId']} of this creation was removed")
+            raise ClusterError(f"the volume {fields['VolumeId']} of this request has been deleted")
         self._created.add(volume.volume_id)
         return volume
 
-    async def _create_snapshot(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    async def _create_snapshot(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         attempts = self._client.limits.attempts
         async for _ in _backoff(self._client.limits.deadline.total_seconds()):
             attempts -= 1
             try:
-                told = await self._client.call(Action.CREATE_SNAPSHOT, wanted, once=True)
+                fields = await self._client.call(Action.CREATE_SNAPSHOT, parameters, once=True)
             except AwsThrottled:
                 if attempts <= 0:
                     raise
                 continue
-            if "SnapshotId" not in told:
-                raise Unavailable("what answered the creation of a snapshot was not AWS")
-            return told
-        raise AwsThrottled("AWS turned the creation of a snapshot away for too many requests")
+            if "SnapshotId" not in fields:
+                raise Unavailable(f"invalid AWS response to {Action.CREATE_SNAPSHOT}")
+            return fields
+        raise AwsThrottled(f"AWS throttles {Action.CREATE_SNAPSHOT}")
 
-    async def _remove(self, thing_id: str, action: Action, named: Mapping[str, str]) -> None:
+    async def _remove(self, resource_id: str, action: Action, parameters: Mapping[str, str]) -> None:
         try:
-            await self._act_on_recently_created(thing_id, lambda: self._client.call(action, named))
-        except AwsRejected as refusal:
-            if not refusal.is_not_found:
+            await self._act_on_recently_created(resource_id, lambda: self._client.call(action, parameters))
+        except AwsRejected as error:
+            if not error.is_not_found:
                 raise
-        self._created.forget(thing_id)
+        self._created.forget(resource_id)
 
-    async def _find_recently_created(self, thing_id: str, find: Callable[[], Awaitable[_T | None]]) -> _T | None:
-        """What we just made is not taken for gone while it cannot be seen yet."""
+    async def _find_recently_created(self, resource_id: str, find: Callable[[], Awaitable[_T | None]]) -> _T | None:
+        """Retry a recently created resource that is not visible yet, instead of taking it for deleted."""
         found = await find()
-        if found is not None or not self._created.is_recent(thing_id):
+        if found is not None or not self._created.is_recent(resource_id):
             return found
-        async for _ in _backoff(self._created.seconds_left(thing_id)):
+        async for _ in _backoff(self._created.seconds_left(resource_id)):
             if (found := await find()) is not None:
                 return found
         return None
 
-    async def _act_on_recently_created(self, thing_id: str | None, act: Callable[[], Awaitable[_T]]) -> _T:
-        """The same for what is done to it."""
-        async for _ in _backoff(self._created.seconds_left(thing_id)):
+    async def _act_on_recently_created(self, resource_id: str | None, act: Callable[[], Awaitable[_T]]) -> _T:
+        """Retry an action on a recently created resource that is not visible yet."""
+        async for _ in _backoff(self._created.seconds_left(resource_id)):
             try:
                 return await act()
-            except AwsRejected as refusal:
-                if not refusal.is_not_found:
+            except AwsRejected as error:
+                if not error.is_not_found:
                     raise
         return await act()
 
@@ -236,15 +240,15 @@ class AwsVolumes:
 
     @contextlib.asynccontextmanager
     async def _hold_token(self, token: str) -> AsyncIterator[None]:
-        """Two that ask for the same at once would both find nothing and both make it."""
-        turns = self._token_locks.setdefault(token, _TokenLock())
-        turns.users += 1
+        """Without it two concurrent calls with one token would both find nothing and both create the resource."""
+        token_lock = self._token_locks.setdefault(token, _TokenLock())
+        token_lock.users += 1
         try:
-            async with turns.lock:
+            async with token_lock.lock:
                 yield
         finally:
-            turns.users -= 1
-            if turns.users == 0:
+            token_lock.users -= 1
+            if token_lock.users == 0:
                 del self._token_locks[token]
 
 
@@ -255,42 +259,42 @@ class _TokenLock:
 
 
 class _AlreadyGrowing(Exception):
-    """It is being grown already."""
+    """The volume is growing already."""
 
 
 class _RecentlyCreated:
-    """The ids of what this process made a short while ago, and for which token."""
+    """Ids of resources that this process created a short while ago, also by token."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._expires_at: dict[str, float] = {}
         self._id_by_token: dict[str, str] = {}
 
-    def add(self, thing_id: str, *, token: str | None = None) -> None:
+    def add(self, resource_id: str, *, token: str | None = None) -> None:
         self._drop_old()
-        self._expires_at[thing_id] = _now() + self._seconds
+        self._expires_at[resource_id] = _now() + self._seconds
         if token is not None:
-            self._id_by_token[token] = thing_id
+            self._id_by_token[token] = resource_id
 
     def find_by_token(self, token: str) -> str | None:
         self._drop_old()
         return self._id_by_token.get(token)
 
-    def is_recent(self, thing_id: str) -> bool:
-        return self.seconds_left(thing_id) > 0
+    def is_recent(self, resource_id: str) -> bool:
+        return self.seconds_left(resource_id) > 0
 
-    def seconds_left(self, thing_id: str | None) -> float:
-        return max(0.0, self._expires_at.get(thing_id or "", 0.0) - _now())
+    def seconds_left(self, resource_id: str | None) -> float:
+        return max(0.0, self._expires_at.get(resource_id or "", 0.0) - _now())
 
-    def forget(self, thing_id: str) -> None:
-        self._expires_at.pop(thing_id, None)
+    def forget(self, resource_id: str) -> None:
+        self._expires_at.pop(resource_id, None)
         self._drop_old()
 
     def _drop_old(self) -> None:
         now = _now()
-        self._expires_at = {thing_id: until for thing_id, until in self._expires_at.items() if until > now}
+        self._expires_at = {resource_id: until for resource_id, until in self._expires_at.items() if until > now}
         self._id_by_token = {
-            token: thing_id for token, thing_id in self._id_by_token.items() if thing_id in self._expires_at
+            token: resource_id for token, resource_id in self._id_by_token.items() if resource_id in self._expires_at
         }
 
 
@@ -299,7 +303,7 @@ def _now() -> float:
 
 
 async def _backoff(seconds: float) -> AsyncIterator[None]:
-    """Turns, further and further apart, until the time is over: none when there is none."""
+    """Yields at growing intervals until `seconds` are over; never for 0 seconds."""
     end = _now() + seconds
     for pause in growing_pauses(_FIRST_WAIT_S, _LONGEST_WAIT_S):
         if _now() >= end:

@@ -23,7 +23,7 @@ async def test_a_groups_machines_are_told_by_their_names(cloud: AwsCloud, stub: 
 
 
 async def test_a_group_that_is_not_there_is_said_to_be_none(cloud: AwsCloud) -> None:
-    with pytest.raises(NotFound, match="no Auto Scaling group 'pytorch-gpu-dev-gpu-nodes-h100'"):
+    with pytest.raises(NotFound, match="no Auto Scaling group named 'pytorch-gpu-dev-gpu-nodes-h100'"):
         await cloud.last_refresh("pytorch-gpu-dev-gpu-nodes-h100")
 
 
