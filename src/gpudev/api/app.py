@@ -1,4 +1,4 @@
-"""The REST API: puts endpoints, workflows and ports together. It decides nothing and keeps no state of its own."""
+"""The REST API's app: connects endpoints, workflows and ports. No decisions, no state of its own."""
 
 from collections.abc import Sequence
 from dataclasses import replace

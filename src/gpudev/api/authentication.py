@@ -1,4 +1,4 @@
-"""Who is asking: the bearer key of a request, checked with the Identity port and remembered.
+"""Authentication: the bearer key of a request, checked with the Identity port and cached.
 
 In the steady state no request asks the database: a valid key is remembered for a minute, as long as changes of access
 are known to be heard; whatever is revoked is forgotten when that is heard. While nothing is known to be heard, a key is

@@ -1,4 +1,4 @@
-"""Answers that many ask for and that may be a moment old: computed once for all who ask within that moment."""
+"""Cached responses: computed once for all who ask within a moment."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the API needs, as ports: whoever starts it brings them, and closes them afterwards."""
+"""The ports that the API needs. Whoever starts it provides and closes them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who may ask for what: the one table of all endpoints, and the check that holds a caller against it.
+"""Permissions: the one table of all endpoints with the role each needs, and its check.
 
 To add an endpoint, add its line to ENDPOINT_RULES: method and path template as its route has them, then what it needs.
 `own` says that it is about the caller's own things: another user's answer 404 (reservations are there for operators).

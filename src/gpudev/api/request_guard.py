@@ -1,4 +1,4 @@
-"""At the door of every /v1 endpoint: who asks, whether they may, how often; and the audit log of what came of it.
+"""The guard of every /v1 endpoint: authentication, permission, rate limits and the audit log.
 
 What an endpoint does, and whose things it touches, is not known here.
 """

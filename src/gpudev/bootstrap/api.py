@@ -1,4 +1,4 @@
-"""The API's parts."""
+"""Wires up the API."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The cloud that the settings name."""
+"""Opens the cloud that the settings name."""
 
 import contextlib
 from collections.abc import AsyncIterator

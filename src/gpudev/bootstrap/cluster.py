@@ -1,4 +1,4 @@
-"""The cluster that the settings name: this machine, or Kubernetes."""
+"""Opens the cluster that the settings name: this machine, or Kubernetes."""
 
 from typing import TYPE_CHECKING
 

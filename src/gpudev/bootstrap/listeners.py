@@ -1,4 +1,4 @@
-"""The API for others than this machine: a second door with TLS, by a given certificate or one of our own making.
+"""HTTP listeners: the main server, and the second one with TLS for other machines.
 
 The door on this machine stays as it is. A certificate that is replaced on disk, or is ours and ends soon, is taken up
 without a restart. What is asked through the door is not known here.

@@ -1,4 +1,4 @@
-"""The parts that tell people outside, as far as the settings name any place to tell."""
+"""Wires up notifications, where the settings name a target."""
 
 import asyncio
 import contextlib

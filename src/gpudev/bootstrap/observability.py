@@ -1,6 +1,4 @@
-"""A service's second door, for those who watch over it: /metrics, /health/live and /health/ready. Only where a setting
-says so, and apart from the door that people use: what is told here is not for everybody.
-"""
+"""Metrics, health and traces of a service, on a listener of its own."""
 
 import asyncio
 import contextlib

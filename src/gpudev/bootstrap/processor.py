@@ -1,4 +1,4 @@
-"""The processor's parts, on this machine or on Kubernetes."""
+"""Wires up the processor, on this machine or on Kubernetes."""
 
 import asyncio
 import contextlib

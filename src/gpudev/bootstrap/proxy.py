@@ -1,4 +1,4 @@
-"""What stands between browsers and Jupyter, put together: within the API's process, or in the proxy's."""
+"""Wires up the proxy, ssh and Jupyter: within the API's process, or as its own service."""
 
 import asyncio
 import contextlib

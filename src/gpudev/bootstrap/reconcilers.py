@@ -1,6 +1,4 @@
-"""What a processor does now and then beside planning, as the one-shot commands do it: the cloud's groups of nodes, the
-disk pass, neglected requests. Only while it plans, so that several processors do it once.
-"""
+"""Wires up the reconcilers: periodic in the processor that plans, or one-shot for commands."""
 
 import asyncio
 import contextlib

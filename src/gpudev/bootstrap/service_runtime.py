@@ -1,4 +1,4 @@
-"""What every service does alike: log, wait for the schema it needs, stop when asked to."""
+"""What every service does: logging, waiting for its schema, stopping on a signal."""
 
 import asyncio
 import contextlib

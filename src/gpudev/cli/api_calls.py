@@ -1,4 +1,4 @@
-"""The API as the commands call it: what the SDK's routines come to, waited for, with the answers as they were said."""
+"""API calls of the commands: the SDK's routines, run to their end, with raw responses for `--json`."""
 
 import json
 from collections.abc import Mapping

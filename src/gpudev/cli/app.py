@@ -1,4 +1,4 @@
-"""The root command, and the one place where whatever went wrong becomes a sentence and an exit code.
+"""The root command, and the one place where an error becomes a message and an exit code.
 
 Commands are loaded when they are called: asking for a list must not pay for the countdown's drawing.
 """

@@ -1,4 +1,4 @@
-"""What a command has to work with: the person's settings, the API's address, and the API itself, logged in."""
+"""What a command works with: preferences, the API's address, and the API, logged in."""
 
 from functools import cached_property
 

@@ -1,4 +1,4 @@
-"""How the program ends: the exit codes, which of them each failure means, and how a failure is told."""
+"""Exit codes, the error that each stands for, and how errors are printed."""
 
 from collections.abc import Mapping
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""A reservation in words: times in the reader's own zone, waits in minutes. Pure; takes `now`."""
+"""Formatting of reservations: times in the reader's zone, waits in minutes. Pure; takes `now`."""
 
 from datetime import UTC, datetime
 

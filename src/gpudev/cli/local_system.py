@@ -1,4 +1,4 @@
-"""`gpu-dev up` and `gpu-dev down`: the server's own program, called by the name people know.
+"""`gpu-dev up` and `gpu-dev down`, passed on to `gpu-dev-server`.
 
 Every argument is passed on as it is, so the server alone says what there is.
 """

@@ -1,4 +1,4 @@
-"""Where the program begins and ends: the quick answers, then everything else, then a clean way out.
+"""The program's entry point: fast paths first, then the full command line, then a clean exit.
 
 It imports next to nothing, so that `gpu-dev --help` costs little more than starting Python.
 """

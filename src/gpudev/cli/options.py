@@ -1,4 +1,4 @@
-"""What commands take: options that several share, and the kinds of value they check before anything is sent."""
+"""Shared options and parameter types of the commands."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What reaches the screen: text made safe for a terminal, colour where it is wanted, JSON untouched."""
+"""Terminal output: text made safe, colour where wanted, JSON untouched."""
 
 import os
 import re

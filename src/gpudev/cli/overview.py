@@ -1,4 +1,4 @@
-"""The commands there are, where each lives, and the page that lists them. The one home of a command's summary.
+"""All commands with their modules and summaries, and the overview page.
 
 It imports nothing: the page everybody sees first is shown without loading the argument parser.
 """

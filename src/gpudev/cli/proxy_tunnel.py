@@ -1,6 +1,4 @@
-"""What `gpu-dev proxy-command` does. ssh starts it for every connection, so its usual form is understood right here,
-without loading the argument parser.
-"""
+"""`proxy-command` without the argument parser: ssh starts it for every connection."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Standard input and output as one end of a connection: through a WebSocket, or straight to a socket.
+"""Standard input and output as one end of a connection: a WebSocket, or a plain socket.
 
 One chunk at most is under way in each direction, and neither direction waits for the other: what the slower end does
 not take is not read from the faster one. Nothing about ssh is known here.

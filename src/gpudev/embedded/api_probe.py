@@ -1,4 +1,4 @@
-"""Questions `up` has for the API it started. On this machine, so never through a proxy."""
+"""Requests of `up` to the API it started. On this machine, so never through a proxy."""
 
 import json
 import urllib.error

@@ -1,4 +1,4 @@
-"""What runs of the embedded system, by its pid files, and how it is stopped. Shared by `up`, `down` and the unit."""
+"""The control plane's processes: find, start, follow and stop them, for `up`, `down` and systemd."""
 
 import errno
 import fcntl

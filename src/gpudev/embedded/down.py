@@ -1,4 +1,4 @@
-"""`gpu-dev down`: ends the control plane, then the dev servers. What is stored stays, and `up` takes up from there."""
+"""`gpu-dev down`: stops the control plane, then the dev servers. Stored data stays."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Where the embedded system keeps what: one home folder, known by heart here and nowhere else."""
+"""Files and folders of the embedded system, below one home folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`up --listen`: letting others than this machine in, decided before anything is started.
+"""`up --listen`: serving other machines, decided before anything starts.
 
 Nothing but TLS ever listens on an address that others can reach; whoever asks for that otherwise is told how.
 """

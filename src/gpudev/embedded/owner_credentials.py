@@ -1,4 +1,4 @@
-"""What the machine's owner gets: a key for the API and an ssh key of gpu-dev's own. `~/.ssh` is never touched."""
+"""The owner's credentials: an API key and an ssh key of our own. `~/.ssh` is never touched."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""PostgreSQL 16 on this machine, for us alone: its binaries from PyPI, its own data folder, a unix socket and no port.
+"""The embedded PostgreSQL 16: binaries from PyPI, its own data folder, a unix socket and no port.
 
 Decides where its files and its socket lie and as whom it runs. It knows no table: migrations belong to the adapter.
 Whoever can enter the 0700 socket folder may connect; that is the same person (or root) as who started it.

@@ -1,4 +1,4 @@
-"""What `up` and `down` say while they work: step by step for people, one object at the end for programs."""
+"""Output of `up` and `down`: steps for people, one JSON object for programs."""
 
 import json
 import sys

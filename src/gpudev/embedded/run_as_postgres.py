@@ -1,4 +1,4 @@
-"""Runs one PostgreSQL program as an unprivileged user, wherever its files lie. Run by path, as root, stdlib only.
+"""Runs one PostgreSQL program as an unprivileged user. Run by path, as root, stdlib only.
 
 PostgreSQL refuses to run as root, and the user it runs as instead may not be able to walk to a folder below somebody's
 0700 home. So this gives the program a view of its own: a private mount namespace in which the binaries and the data

@@ -1,4 +1,4 @@
-"""Word left about a running process, for whoever looks for it later; and ending a process one did not start.
+"""Processes of the embedded system: pid files, supervised children, and the order of their start.
 
 Which process is meant is `adapters.local.machine.processes`' business: a pid file names the pid, its start and its boot, so
 that a pid that was reused, or a file from before a reboot, names nobody.

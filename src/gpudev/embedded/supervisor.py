@@ -1,4 +1,4 @@
-"""The process in the background: starts the system's parts in order, keeps them running, ends them in reverse order.
+"""The supervisor: starts the system's parts in order, restarts them, stops them in reverse order.
 
 Decides when a part is started, started again and ended. What the parts are is `system`'s business, and what is told to
 people is `up`'s: it hears of every step through `tell`. One thread, one loop, woken by signals.

@@ -1,4 +1,4 @@
-"""What the embedded system consists of: PostgreSQL, its migrations, the processor, the API; and what each is told.
+"""The embedded system's parts: PostgreSQL, migrations, processor, API, and their environment.
 
 Run as a program it becomes the supervisor of these parts and reports its steps on the given descriptor.
 """

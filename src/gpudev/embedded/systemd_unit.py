@@ -1,4 +1,4 @@
-"""Starting at boot, through systemd: a system unit for root, a user unit for anybody else.
+"""The systemd unit for `--at-boot`: a system unit for root, a user unit for others.
 
 The unit's process only watches the supervisor; KillMode=process keeps systemd from killing the dev servers with it.
 """

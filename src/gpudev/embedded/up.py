@@ -1,4 +1,4 @@
-"""`gpu-dev up`: from nothing to a system that answers, step by step; or the news that it already runs.
+"""`gpu-dev up`: starts the system step by step, or says that it already runs.
 
 Decides what is told to the person and what is undone when a step fails. The parts are started by the supervisor.
 """

@@ -1,2 +1,1 @@
-"""What every face that strangers reach has alike: where they come from, how often they may try, how they are told no,
-and what is written down about it. Which face it is, and what it serves, is not known here."""
+"""The edge of every HTTP service: client addresses, rate limits, error responses, audit log."""

@@ -1,4 +1,4 @@
-"""What goes into the audit log, and how it gets there without anybody waiting for it.
+"""Audit entries, written in the background: nobody waits for them.
 
 Entries are gathered in memory and written together, a few times a second, in one statement: a submit pays nothing for
 being recorded. A clean stop writes all of them first. A process that is killed loses the last moment's entries; what

@@ -1,4 +1,4 @@
-"""Where a request comes from: the peer, or, behind proxies that are trusted, whom they say they speak for.
+"""The client's address: the peer, or what a trusted proxy says.
 
 Only what a trusted proxy wrote is believed: X-Forwarded-For is read from its end, and the first address that is no
 trusted proxy is the client. Whatever stands before it, the client may have written itself.

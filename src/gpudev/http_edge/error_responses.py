@@ -1,4 +1,4 @@
-"""Every error's one meaning to whoever asked over HTTP: a status, a code, headers, and how much of it is said aloud."""
+"""The one mapping of errors to HTTP: status, code, headers, and how much is revealed."""
 
 import asyncio
 import math

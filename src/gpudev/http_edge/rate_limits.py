@@ -1,4 +1,4 @@
-"""How often somebody may do something, and how many things at once: counted in memory, for each address or user.
+"""Rate limits and concurrency limits, in memory, per address or user.
 
 Each process counts for itself, so with several of them the limits are so many times as high. Memory is bounded:
 when there are too many buckets, those are forgotten that are full again anyway, else the ones used longest ago.

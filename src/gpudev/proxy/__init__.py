@@ -1,1 +1,1 @@
-"""ssh through HTTPS: WebSockets on one side, dev servers' ssh servers on the other, bytes in between."""
+"""The proxy: ssh and Jupyter through HTTPS to dev servers."""

@@ -1,4 +1,4 @@
-"""Connecting to dev servers, and to nothing else: addresses come from our records, and are checked all the same."""
+"""Connects to dev servers only: addresses come from our records and are checked again."""
 
 import asyncio
 import socket

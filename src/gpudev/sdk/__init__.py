@@ -1,4 +1,4 @@
-"""The client: what the command line is written on, and what `from gpudev import GpuDev` gives to programs.
+"""The SDK: the client that programs import and the command line is written on.
 
 A layer of its own below the command line. It loads nothing but the standard library, prints nothing and asks nobody.
 """

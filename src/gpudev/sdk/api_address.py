@@ -1,4 +1,4 @@
-"""Which API is spoken to: decided from the command line, the environment, the settings and the embedded system."""
+"""The API's address: from the command line, the environment, preferences or the embedded system."""
 
 import os
 import re

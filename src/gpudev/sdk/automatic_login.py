@@ -1,4 +1,4 @@
-"""The next key, got in the way the last one was, without a word to anybody: the command line knows the ways."""
+"""Renews keys without asking: by the last login method, or as owner of the embedded system."""
 
 import json
 import os

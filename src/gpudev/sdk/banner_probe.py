@@ -1,4 +1,4 @@
-"""Whether an ssh server answers at an address: tried by connecting, and believed when it greets. It stays light."""
+"""Probes whether an SSH server answers at an address. Stays light."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The client for programs: `GpuDev` blocks, `AsyncGpuDev` is awaited; they offer the same."""
+"""The client for programs: `GpuDev` blocks, `AsyncGpuDev` is awaited; both offer the same."""
 
 from collections.abc import Mapping
 from typing import Unpack

@@ -1,4 +1,4 @@
-"""Who asks, and whom: the person's settings, the API's address, and the key for it.
+"""The client's session: preferences, the API's address, and the key for it.
 
 On one machine the owner is logged in by itself; nobody else ever is.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong for somebody who uses the client, by meaning. The sentences are for people; `code` is for programs.
+"""Errors of the client, by meaning. Messages are for people; `code` is for programs.
 
 What a process ends with on each of them is the command line's business.
 """

@@ -1,4 +1,4 @@
-"""A person's settings (config.json), as they are found. What may be set, and how, is decided in the command line.
+"""A person's preferences (config.json), as read by the client.
 
 `api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
 `address`, not here.

@@ -1,4 +1,4 @@
-"""What a program asks for when it reserves, as keywords, and the request it makes of them."""
+"""Options of a reservation as keywords, and the request built from them."""
 
 import difflib
 from collections.abc import Mapping, Sequence

@@ -1,1 +1,1 @@
-"""The operators' commands, a module for each subject."""
+"""`gpu-dev-server`: the operators' commands, one module per subject."""

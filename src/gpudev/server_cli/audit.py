@@ -1,4 +1,4 @@
-"""`audit`: who did what, to what, from where, and what came of it."""
+"""`audit`: shows the audit log; and recording of operators' commands in it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How a command finds its settings and runs its asynchronous part, with stores opened and closed around it."""
+"""Runs the asynchronous part of a command with settings loaded and stores opened."""
 
 import os
 from collections.abc import Awaitable, Callable

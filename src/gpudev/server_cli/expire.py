@@ -1,4 +1,4 @@
-"""`expire`: what a stopped processor would have done, and requests that a running one does not look at."""
+"""`expire`: what a stopped processor would have ended, and stale requests."""
 
 import json
 import sys

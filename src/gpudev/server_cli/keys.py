@@ -1,4 +1,4 @@
-"""`keys`: which API keys there are, and their end. The keys themselves are kept nowhere."""
+"""`keys`: lists and revokes API keys. Only hashes are stored."""
 
 import json
 from dataclasses import asdict

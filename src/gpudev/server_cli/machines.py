@@ -1,4 +1,4 @@
-"""What the commands about nodes have in common: the reason that is given, and who is told to be there."""
+"""`nodes groups`, `refresh`, `clear` and `move`: replaces machines once nobody is on them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""`nodes`: which there are, closing them for new work, and waiting until they are empty. (`machines` replaces them.)"""
+"""`nodes`: lists, cordons, uncordons and drains nodes."""
 
 import asyncio
 import json

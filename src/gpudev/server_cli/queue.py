@@ -1,4 +1,4 @@
-"""`queue`: what waits in PGMQ, and what was given up on."""
+"""`queue`: PGMQ's messages and dead letters."""
 
 import json
 from typing import Any

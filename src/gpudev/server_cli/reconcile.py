@@ -1,4 +1,4 @@
-"""`reconcile`: bring what is recorded into line with what there is, once. For CronJobs and for people."""
+"""`reconcile`: brings records into line with the cluster and the cloud, once."""
 
 import asyncio
 import json

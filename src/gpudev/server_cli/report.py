@@ -1,4 +1,4 @@
-"""`report`: what the server knows about itself, for operators."""
+"""`report`: estimate quality and orphans, for operators."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`users`: who may come in, as whom, and who no more. Every change is in the audit log."""
+"""`users`: users, their keys, and invitations."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Connections that mean to stay: a client that sends its request slowly, or endless headers, is not waited for.
+"""Limits on slow and endless requests, per connection.
 
 uvicorn's own protocol waits forever for what a client has begun to send. This one gives it so long for the headers
 (from when the connection was made, or the first byte after a pause) and so long for the rest, however it trickles in.

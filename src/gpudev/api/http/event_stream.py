@@ -1,5 +1,4 @@
-"""Server-sent events: a stream that ends when its source does, at once when nobody reads any more, and within a second
-when whoever reads it may not any more."""
+"""Server-sent events: a stream ends with its source, its reader, or its reader's permission."""
 
 import asyncio
 import time

@@ -1,6 +1,4 @@
-"""Around every request: its id, its line in the log, headers that protect browsers, and an answer even when the
-unforeseen happens.
-"""
+"""Middleware of every request: id, log line, metrics, security headers, and a response to any failure."""
 
 import re
 import time

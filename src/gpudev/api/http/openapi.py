@@ -1,4 +1,4 @@
-"""The OpenAPI document: every error an endpoint can answer with, examples, and the words on the front page."""
+"""The OpenAPI document: errors of every endpoint, examples, and the front page's text."""
 
 from typing import Any, assert_never
 

@@ -1,4 +1,4 @@
-"""What may stand in a path, a query or a header, and how it is described in the OpenAPI document."""
+"""Path, query and header parameters, and their description in the OpenAPI document."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""How values become bytes: dataclasses straight to JSON, without being validated on the way out."""
+"""JSON responses, and errors as problem documents (RFC 9457)."""
 
 import re
 from collections.abc import Mapping, Sequence

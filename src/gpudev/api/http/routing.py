@@ -1,4 +1,4 @@
-"""What happens to a /v1 request before its endpoint sees it: who asks is checked first, then the body is read.
+"""Routing of /v1 requests: authorizes the caller first, then reads the body.
 
 Bodies are read here and strictly: bounded in size, UTF-8 JSON that a database can store, objects not too deep.
 Nothing about what the fields mean is known here.

@@ -1,6 +1,4 @@
-"""The endpoints of a dev server's inside: who else may log in, and Jupyter. What goes to and from Jupyter itself is
-`gpudev.proxy`'s.
-"""
+"""Endpoints for sessions and addons: ssh tokens, collaborators and Jupyter."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""One module per command: what it is called, what it takes, what it shows. No rules live here."""
+"""The commands, by subject, each with its helpers."""

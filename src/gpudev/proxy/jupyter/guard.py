@@ -1,5 +1,4 @@
-"""At Jupyter's door: where somebody comes from, how many wrong links and cookies may, how much one user has at once,
-and what is written down.
+"""Guard of the Jupyter proxy: client address, limits on wrong secrets and per user, audit log.
 
 A browser that is let in leaves one entry in the audit log, and so does whoever is turned away for who they are; what it
 then asks of Jupyter leaves none. Who may go where is the workflow's to say, and what is passed on is not known here.

@@ -1,4 +1,4 @@
-"""What a request for Jupyter must look like, what of it is passed on, and what of an answer is: pure.
+"""Header rules of the Jupyter proxy: what is accepted, forwarded and returned. Pure.
 
 Jupyter runs in a dev server, where its owner and whoever got in there can do as they like, and browsers think that what
 it says is ours. So nothing that opens a way through us goes in, and nothing comes out that reaches beyond its path.

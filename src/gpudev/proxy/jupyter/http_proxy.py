@@ -1,4 +1,4 @@
-"""Between browsers and Jupyter in dev servers: HTTP is passed on request by request, WebSockets byte by byte.
+"""Jupyter over HTTP: forwards requests of browsers to Jupyter in dev servers.
 
 Who gets in is the workflow's to say, what is passed on the door's. The way there is ssh, as for people.
 """

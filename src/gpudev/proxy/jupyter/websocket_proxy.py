@@ -1,5 +1,4 @@
-"""Jupyter's WebSockets: bytes between a browser and Jupyter, who speak the protocol with each other. Only the request
-that opens one and the answer to it are read and rewritten. Neither side is read while the other cannot take more.
+"""Jupyter's WebSockets: forwards bytes; only the handshake is read and rewritten.
 
 One word is ours: a browser that has heard nothing for a while is pinged. Jupyter does so too, but not often enough for
 everything on the way, and a connection that is taken for dead is a notebook that has lost its kernel.

@@ -1,4 +1,4 @@
-"""What a request for a session must look like, and how it is told no. Who gets in is the workflow's to say."""
+"""Handshake of an ssh session: what a request must look like, and how it is rejected."""
 
 import json
 import re

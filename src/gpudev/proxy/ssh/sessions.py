@@ -1,4 +1,4 @@
-"""All sessions of this process: how many there may be, whether each may go on, and whether anybody is still there.
+"""All ssh sessions of this process: limits, continued permission, and liveness.
 
 One question to the database covers all of them. It is asked again and again rather than once somebody says that
 something changed: a notification can be lost, and what was revoked has to end within a second.

@@ -1,4 +1,4 @@
-"""One session: a client's WebSocket and a TCP connection to a dev server, and the bytes between them.
+"""The tunnel of one session: bytes between a client's WebSocket and a dev server.
 
 Neither side is read while the other cannot take more, so a session holds no more than a few hundred kilobytes however
 slow one end is. An empty binary message is the end of one direction, as a half-closed connection is on the other side.

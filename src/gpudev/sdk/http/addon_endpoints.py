@@ -1,4 +1,4 @@
-"""Questions about the inside of a dev server: who else may log in, and Jupyter."""
+"""Endpoints for addons, as data: collaborators and Jupyter."""
 
 from collections.abc import Sequence
 

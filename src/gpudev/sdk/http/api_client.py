@@ -1,4 +1,4 @@
-"""Speaking with the API: retries, keys and refusals. It does nothing itself: its routines say what is to be sent.
+"""API client core: retries, key renewal, error mapping, as I/O-free generators.
 
 It knows the wire models and how a key is presented. Where a key comes from is somebody else's business.
 """

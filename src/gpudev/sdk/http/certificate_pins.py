@@ -1,4 +1,4 @@
-"""Servers known by their own key instead of by an authority: which key each address must show, and the check.
+"""Certificate pins: which key each address must present, and the check.
 
 An address is only ever added from an invitation's link, whose sender vouches for it; never because a server was met.
 """

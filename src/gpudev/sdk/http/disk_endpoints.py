@@ -1,4 +1,4 @@
-"""What can be asked about disks, as data."""
+"""Endpoints for disks, as data, and waiting for an operation."""
 
 import time
 from collections.abc import Callable

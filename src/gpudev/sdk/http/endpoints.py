@@ -1,4 +1,4 @@
-"""The API as data: what can be asked, by whom it is answered, and whether it may be said twice. It asks nothing."""
+"""Endpoints as data: method, path, model of the response, and whether a repeat is safe."""
 
 import uuid
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The API's stream of events about one reservation, kept alive: its states (`JobWatch`) and its history (`JobHistory`).
+"""The event stream of one reservation, reconnecting: its states (`JobWatch`) and history (`JobHistory`).
 
 It does not know what the news mean.
 """

@@ -1,4 +1,4 @@
-"""What a routine asks for: requests, pauses and commands as data.
+"""Routines: effects as data, and the driver that runs them in the calling thread.
 
 A routine is a generator. It yields one of these, is sent what came of it, and returns what it was for; a failure is
 thrown into it. Whoever drives it (`blocking`, `awaiting`) carries the effects out, so that every rule of the client is

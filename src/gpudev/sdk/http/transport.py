@@ -1,5 +1,4 @@
-"""HTTP, on the standard library: one request, one answer or one stream of lines. It knows addresses, proxies and
-certificates; it tries once, and knows nothing of what is said.
+"""HTTP on the standard library: one request, one response or one stream of lines.
 
 `http.client` costs a third of what a full client library costs to load, and a command line pays that every time.
 """

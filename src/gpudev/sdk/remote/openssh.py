@@ -1,5 +1,4 @@
-"""The ssh command lines of a dev server: the system's own clients, told the host key by the API so that they ask
-nothing.
+"""ssh and scp command lines for a dev server, with its host key from the API.
 
 The user's own keys and agent are used as ever; ~/.ssh/known_hosts is neither read nor written. How the dev server is
 reached is decided elsewhere and comes as the proxy command, or None.

@@ -1,4 +1,4 @@
-"""Commands that run on a dev server from a folder there, and those that go on when nobody is connected any more.
+"""Commands on a dev server: in a folder there, or detached.
 
 All of it is data for fixed scripts: what a person typed arrives as arguments and is never part of a script's text. A
 run that was let go keeps its files in one folder of the home (`domain.reservations.command_exit`): its output, its

@@ -1,4 +1,4 @@
-"""Whose keys may log in to a new dev server: a GitHub user's, those of a file, or, on one machine, one's own."""
+"""Which public keys may log in to a new dev server: of a GitHub user, a file, or one's own."""
 
 from collections.abc import Mapping
 from pathlib import Path

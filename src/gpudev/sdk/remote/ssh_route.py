@@ -1,4 +1,4 @@
-"""How a dev server is reached from here: straight away where that works, else through the proxy. Tried, not guessed."""
+"""The route to a dev server: direct where that works, else through the proxy. Probed, not guessed."""
 
 import os
 import socket

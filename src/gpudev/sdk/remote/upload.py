@@ -1,4 +1,4 @@
-"""A folder's files to a dev server: which of them, and by which program.
+"""Uploads a folder to a dev server: which files, and by which program.
 
 What git would ignore stays here. Where both sides have rsync only what changed is sent; else everything goes as one
 stream through ssh.

@@ -1,4 +1,4 @@
-"""The inside of a dev server, as programs use it: who else may log in, and Jupyter."""
+"""Addons for programs: collaborators and Jupyter."""
 
 from dataclasses import replace
 from time import monotonic

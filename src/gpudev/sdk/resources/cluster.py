@@ -1,4 +1,4 @@
-"""The cluster, one's key and the statistics, as programs use them."""
+"""The cluster, API keys and statistics, for programs."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A dev server that is ready, as programs use it: commands there over ssh, and its end."""
+"""A ready dev server for programs: commands over ssh, and its release."""
 
 import errno
 import shlex

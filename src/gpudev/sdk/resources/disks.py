@@ -1,4 +1,4 @@
-"""Disks, as programs use them."""
+"""Disks for programs."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Reservations, as programs use them."""
+"""Reservations for programs."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A reservation for as long as a block of a program lasts."""
+"""A reservation for the duration of a `with` block."""
 
 import uuid
 from time import monotonic

@@ -1,4 +1,4 @@
-"""One method for two kinds of programs: written once as a routine, it blocks where it may and is awaited elsewhere.
+"""One method for sync and async programs: written once as a routine, run by two drivers.
 
 A group of methods is a class whose methods are `@offered` or `@streamed`; it is then made twice, once as a `Blocking`
 and once as an `Awaiting` one. Type checkers see for each what it gives.

@@ -1,4 +1,4 @@
-"""Logging in with AWS credentials: "who am I?" is signed here and asked by the server.
+"""Login with AWS credentials: signs a GetCallerIdentity request, which the server sends to STS.
 
 What leaves this machine is the signed question and the session's token, never the secret key. It is signed for this
 server, by the name we reach it by (what the server calls itself proves nothing), and for one login.

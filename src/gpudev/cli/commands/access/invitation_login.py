@@ -1,6 +1,4 @@
-"""Coming in by an invitation: the link says where the API is, which key it must show, and brings what is exchanged for
-a key of one's own. Only who sent the link vouches for the server; that it answers proves nothing.
-"""
+"""Login with an invitation link, which names the API's address and its certificate."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How a person gets a key from a server: by one of the ways it offers, and in the same way again when the key ends.
+"""Login methods: choosing one, and using it again when the key expires.
 
 A way is a module with two functions: `log_in(session, method, options)` asks whatever it must; `log_in_again(session,
 method, login)` asks nobody, and knows from the first time what is in `login`. Each answers a Credential, whose `login`

@@ -1,4 +1,4 @@
-"""Logging in with the browser on this machine: authorization code with PKCE, brought back to a port of our own.
+"""OIDC login with the browser on this machine: authorization code with PKCE.
 
 Whoever else on this machine talks to that port changes nothing: only an answer with our state counts, and what it
 brings is worth nothing without the verifier, which is said to the issuer alone.

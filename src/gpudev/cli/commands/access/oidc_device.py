@@ -1,4 +1,4 @@
-"""Logging in where there is no browser: a code that is typed in on another device (RFC 8628)."""
+"""OIDC login with a code on another device (RFC 8628)."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is said to the issuer: where its endpoints are, and tokens for codes.
+"""Requests to the OIDC issuer: its endpoints, and tokens for codes.
 
 Nothing is believed that came another way than TLS (or from this machine), and no redirect is followed.
 """

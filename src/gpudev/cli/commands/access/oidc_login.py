@@ -1,4 +1,4 @@
-"""From an issuer's login to a key of the API: the first time with a person's help, later without.
+"""OIDC login: from the issuer's tokens to an API key, interactive first, then by refresh token.
 
 What is needed for later, the refresh token, lies beside the key in the owner-only file of credentials. It is only ever
 said to the issuer it came from, whatever the API says its issuer is by then.

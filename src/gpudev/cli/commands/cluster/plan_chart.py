@@ -1,4 +1,4 @@
-"""The coming hours as a chart: a row per node, a column per stretch of time, a sign for how full the node is then.
+"""The plan as a chart: a row per node, a column per time slot, a sign for how full it is.
 
 Pure: a plan and a width become lines. It does not know where they are shown.
 """

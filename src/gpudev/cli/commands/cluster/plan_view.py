@@ -1,4 +1,4 @@
-"""The coming hours, shown: the chart of every node, and below it when one's own reservations start and why then."""
+"""The plan as `avail --plan` shows it: the chart, and the caller's planned starts with reasons."""
 
 import sys
 from urllib.parse import urlencode

@@ -1,4 +1,4 @@
-"""`gpu-dev disk`: looking at disks. What is done to them is in `disk_acts`."""
+"""`gpu-dev disk`: commands that show disks. `disk_changes` has those that change them."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""`gpu-dev disk`: what can be done to disks. Each asks, waits until it is done, and says what came of it."""
+"""`gpu-dev disk`: commands that change disks. Each waits for its operation and shows the result."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

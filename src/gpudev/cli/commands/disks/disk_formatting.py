@@ -1,4 +1,4 @@
-"""A disk in words: sizes, and how it is. Pure; takes `now`."""
+"""Formatting of disks: sizes and states. Pure; takes `now`."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Disks as the commands ask for them, with refusals that name the next step for disks."""
+"""Disk requests of the commands, with errors that name the next step."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Which reservations were made here by `gpu-dev run --detach`, so that `logs` knows that there is output to show."""
+"""Reservations started here by `gpu-dev run --detach`, so that `logs` shows their output."""
 
 import time
 from collections.abc import Mapping

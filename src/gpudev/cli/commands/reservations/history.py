@@ -1,4 +1,4 @@
-"""A reservation's history, told."""
+"""Formatting of a reservation's history."""
 
 from collections.abc import Iterator
 

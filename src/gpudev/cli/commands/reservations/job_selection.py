@@ -1,4 +1,4 @@
-"""Which reservation is meant when no id was given: the only one there is."""
+"""Selects the reservation when no id is given: the only one there is."""
 
 from gpudev.cli import formatting
 from gpudev.cli.api_calls import ApiReply

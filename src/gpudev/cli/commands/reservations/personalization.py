@@ -1,4 +1,4 @@
-"""The options and settings by which people say what they bring to a dev server."""
+"""Options and preferences for personalization."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Waiting for a dev server: follow the reservation until it is ready or has ended, and show how far it is.
+"""Progress of a reservation until it is ready or has ended.
 
 Three ways to show it: a countdown drawn in place on a terminal, a line per change elsewhere, nothing for programs.
 """

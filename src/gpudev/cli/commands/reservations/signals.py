@@ -1,4 +1,4 @@
-"""Ctrl-C, and the other ways to end this program from outside, where something has to be let go of before it ends."""
+"""Ctrl-C and other signals, where something must be released before the program ends."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""`gpu-dev connect`, `exec`, `port-forward` and `cp`: ssh and scp, with everything said that they need to know."""
+"""`gpu-dev connect`, `exec`, `port-forward` and `cp`, over the system's ssh and scp."""
 
 import os
 import posixpath

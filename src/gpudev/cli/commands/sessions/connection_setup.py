@@ -1,4 +1,4 @@
-"""What every command that works on a dev server does first: find it, wait for it, choose the way."""
+"""First steps of every command on a dev server: find it, wait for it, choose the route."""
 
 import os
 import socket

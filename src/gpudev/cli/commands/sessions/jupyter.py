@@ -1,4 +1,4 @@
-"""`gpu-dev jupyter`: Jupyter Lab in a dev server, in a browser here."""
+"""`gpu-dev jupyter`: Jupyter Lab of a dev server, in the local browser."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The dev servers by name for every ssh there is: a file of our own, which the person's ssh configuration includes.
+"""ssh configuration: a file with one Host per dev server, included from ~/.ssh/config.
 
 Of ~/.ssh/config exactly one line is ours. Everything else in it, its mode and where it really lies stay as they are,
 and what it was before we first touched it is kept beside it.

@@ -1,4 +1,4 @@
-"""`gpu-dev users`: who else may log in to a dev server."""
+"""`gpu-dev users`: collaborators of a dev server."""
 
 import time
 
