@@ -1,7 +1,8 @@
-"""The SSH server inside a dev server: what a person's `ssh`, `scp`, `rsync` and editor talk to.
+"""The SSH server inside a dev server, for people's `ssh`, `scp`, `rsync` and editors.
 
-It knows one user, one home and the owner's keys. It knows nothing of reservations, namespaces or the control plane:
-whoever starts it has already put it into the right place, and speaks to it through two files (keys and messages).
+It knows one user, one home and the keys that may log in. It knows nothing of reservations, namespaces or the control
+plane: its parent process has isolated it already, and the control plane reaches it through files (keys, messages and
+Jupyter's spec).
 
-`config` and `messages` are for the control plane and cost nothing to import; `server` (preload, run) brings asyncssh.
+`sshd_config` and `terminal_messages` are cheap to import, for the control plane. `server` imports asyncssh.
 """

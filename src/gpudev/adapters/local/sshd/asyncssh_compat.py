@@ -1,4 +1,4 @@
-"""What OpenSSH's clients expect of a server and asyncssh does not do by itself. No policy, no processes."""
+"""Adapts asyncssh to what OpenSSH's clients expect of a server. No policy, no processes."""
 
 import asyncio
 import socket
@@ -9,30 +9,30 @@ import asyncssh
 from asyncssh.packet import SSHPacket, SSHPacketLogger
 
 SERVER_VERSION = "OpenSSH_9.2 gpu-dev"
-"""The client says when it stops reading (`ssh host yes | head -1`) only to servers of this name."""
+"""Only to servers of this name the client reports that it stops reading (`ssh host yes | head -1`)."""
 
 _MOST_AUTH_FAILURES = 30
-"""Each key that is offered and unknown is one; people's agents hold many."""
+"""Each unknown key that the client offers is one; agents may hold many."""
 _SEND_HIGH_WATER = 512 * 1024
 _SEND_LOW_WATER = 128 * 1024
 _PIECE = 32 * 1024
-"""asyncssh moves all that is left of what it was given, twice for every packet it takes from it."""
+"""Small, because asyncssh copies the rest of its input twice for every packet it takes from it."""
 _QUICK_ACKNOWLEDGEMENT: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
 class OpenSshSession(asyncssh.SSHServerSession[bytes]):
-    """What a channel of ours tells its session beyond what asyncssh does."""
+    """Events of our channels, in addition to asyncssh's."""
 
     def output_unwanted(self) -> None:
-        """The client will read no more of the standard output."""
+        """The client reads no more of the standard output."""
 
-    def congestion_changed(self, now: bool) -> None:
-        """The connection as a whole cannot take more, or can again."""
+    def congestion_changed(self, is_congested: bool) -> None:
+        """The send buffer of the whole connection is full, or has space again."""
 
 
 class OpenSshChannel(asyncssh.SSHServerChannel[bytes]):
     def _process_exec_request(self, packet: SSHPacket) -> bool:
-        """A command is bytes; it need not be UTF-8."""
+        """A command is bytes, and not necessarily UTF-8."""
         command = packet.get_string()
         packet.check_end()
         return self._start_session(command=command.decode("utf-8", "surrogateescape"))
@@ -43,15 +43,15 @@ class OpenSshChannel(asyncssh.SSHServerChannel[bytes]):
             self._session.output_unwanted()
         return True
 
-    def notify_congestion(self, now: bool) -> None:
+    def notify_congestion(self, is_congested: bool) -> None:
         if isinstance(self._session, OpenSshSession):
-            self._session.congestion_changed(now)
+            self._session.congestion_changed(is_congested)
 
 
 class OpenSshConnection(asyncssh.SSHServerConnection):
     _auth_failures = 0
     key_data: bytes | None = None
-    """The key with which it logged in."""
+    """The key that logged in. None: nobody has yet."""
 
     async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
         is_valid = await super().validate_public_key(username, key_data, msg, signature)
@@ -70,14 +70,14 @@ class OpenSshConnection(asyncssh.SSHServerConnection):
             super().data_received(data[start : start + _PIECE], datatype)
 
     def _acknowledge_at_once(self) -> None:
-        """Until it is logged in, OpenSSH's client waits for the kernel's delayed acknowledgement (40 ms) between two
-        of its packets. The option has to be set again for every one."""
+        """During the login, OpenSSH's client waits for the kernel's delayed acknowledgement (40 ms) between two of its
+        packets. The option must be set again for each of them."""
         if self._transport and _QUICK_ACKNOWLEDGEMENT:
             with suppress(OSError):  # already gone, or not TCP
                 self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGEMENT, 1)
 
     async def reload_config(self) -> None:
-        """There are no per-user options to look up, and no thread need be started for them."""
+        """Does nothing: there are no per-user options, and loading them would start a thread."""
 
     def send_userauth_failure(self, partial_success: bool) -> None:
         self._auth_failures += 1
@@ -87,8 +87,8 @@ class OpenSshConnection(asyncssh.SSHServerConnection):
             super().send_userauth_failure(partial_success)
 
     def send_packet(self, pkttype: int, *args: bytes, handler: SSHPacketLogger | None = None) -> None:
-        """Without the empty packet asyncssh sends ahead of every other: it guards ciphers we do not offer, and costs
-        an encryption and a system call each time."""
+        """Leaves out the empty packet that asyncssh sends before every other: it protects ciphers that we do not
+        offer, and costs an encryption and a system call each time."""
         if pkttype != asyncssh.MSG_IGNORE:
             super().send_packet(pkttype, *args, handler=handler)
 
@@ -116,7 +116,7 @@ class OpenSshConnection(asyncssh.SSHServerConnection):
     def resume_writing(self) -> None:
         self._notify_congestion(False)
 
-    def _notify_congestion(self, now: bool) -> None:
+    def _notify_congestion(self, is_congested: bool) -> None:
         for channel in list(self._channels.values()):
             if isinstance(channel, OpenSshChannel):
-                channel.notify_congestion(now)
+                channel.notify_congestion(is_congested)

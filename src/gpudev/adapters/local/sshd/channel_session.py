@@ -1,6 +1,6 @@
-"""One session channel: a shell, a command or sftp, run as a child process whose descriptors are the channel.
+"""One session channel: a shell, a command or sftp, as a child process connected to the channel.
 
-The session ends when the child has ended *and* all it wrote has been sent; either alone would lose something.
+The session ends when the child has ended *and* all its output has been sent. Either alone would lose output.
 """
 
 import os
@@ -39,8 +39,8 @@ class SshdContext:
 
 
 class ChannelSession(asyncssh_compat.OpenSshSession):
-    def __init__(self, host: SshdContext) -> None:
-        self._context = host
+    def __init__(self, context: SshdContext) -> None:
+        self._context = context
         self._channel: _Channel
         self._terminal: Terminal | None = None
         self._command: bytes | None = None
@@ -52,7 +52,7 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
         self._paused_by: set[str] = set()
         self._receives_messages = False
 
-    # What the client asks for
+    # Requests of the client
 
     def connection_made(self, chan: _Channel) -> None:
         self._channel = chan
@@ -81,17 +81,17 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
                 self._start_on_terminal(self._terminal)
             else:
                 self._start_on_pipes()
-        except OSError as error:  # no process or descriptor to be had: the user's own limits
+        except OSError as error:  # out of processes or descriptors, by the user's own limits
             self._close_streams()
             self._channel.write_stderr(f"gpu-dev: cannot start a process: {error.strerror}\r\n".encode())
             self._channel.exit(_CANNOT_START)
 
-    # Starting
+    # Starting the child
 
     def _start_on_terminal(self, terminal: Terminal) -> None:
         if self._command is None:
             self._write_banner()
-        # Two descriptors, so that each direction closes its own; the terminal hangs up when both are closed.
+        # Two descriptors, so that each direction closes its own. The terminal hangs up when both are closed.
         incoming = os.dup(terminal.master)
         try:
             self._start((terminal.slave, terminal.slave, terminal.slave), on_terminal=True)
@@ -110,7 +110,7 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
             our_out, their_out = _pipe(ours, theirs)
             our_err, their_err = _pipe(ours, theirs)
             self._start((their_in, their_out, their_err), on_terminal=False)
-            ours.pop_all()  # from here on they belong to the inlet and the outlets
+            ours.pop_all()  # from here on the streams close them
         self._input = ChildInput(our_in, self._let_client_send)
         self._add_output(our_out, None)
         self._add_output(our_err, asyncssh.EXTENDED_DATA_STDERR)
@@ -120,7 +120,7 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
         self._context.children.watch(self._pid, self._child_ended)
 
     def _child_action(self) -> Callable[[], object]:
-        """What the child does once it is alone."""
+        """The function that the child calls after the fork."""
         shell = choose_shell(self._context.config)
         environment = session_environment(
             self._context.config, shell, self._channel.get_environment_bytes(), self._session_variables()
@@ -136,17 +136,17 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
         return partial(execute, shell, [b"-" + name], environment)
 
     def _session_variables(self) -> dict[str, str]:
-        facts = {}
+        variables = {}
         peer, here = self._channel.get_extra_info("peername"), self._channel.get_extra_info("sockname")
         if peer and here:
-            facts["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
-            facts["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {here[1]}"
+            variables["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
+            variables["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {here[1]}"
         if agent := self._channel.get_agent_path():
-            facts["SSH_AUTH_SOCK"] = agent
+            variables["SSH_AUTH_SOCK"] = agent
         if self._terminal:
-            facts["SSH_TTY"] = self._terminal.path
-            facts["TERM"] = self._terminal.kind or "dumb"
-        return facts
+            variables["SSH_TTY"] = self._terminal.path
+            variables["TERM"] = self._terminal.kind or "dumb"
+        return variables
 
     def _write_banner(self) -> None:
         config = self._context.config
@@ -158,10 +158,10 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
     # From the child to the client
 
     def _add_output(self, fd: int, datatype: int | None) -> None:
-        outlet = ChildOutput(fd, partial(self._write_output, datatype), self._output_ended)
-        self._outputs[outlet] = datatype
+        output = ChildOutput(fd, partial(self._write_output, datatype), self._output_ended)
+        self._outputs[output] = datatype
         if self._paused_by:
-            outlet.pause()
+            output.pause()
 
     def _write_output(self, datatype: int | None, data: bytes) -> None:
         with suppress(BrokenPipeError):  # the client has just closed the channel
@@ -176,22 +176,22 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
     def resume_writing(self) -> None:
         self._set_paused("channel", False)
 
-    def congestion_changed(self, now: bool) -> None:
-        self._set_paused("connection", now)
+    def congestion_changed(self, is_congested: bool) -> None:
+        self._set_paused("connection", is_congested)
 
-    def _set_paused(self, what: str, now: bool) -> None:
-        """The outlets stand still while the channel's window or the connection is full."""
-        was_held_up = bool(self._paused_by)
-        (self._paused_by.add if now else self._paused_by.discard)(what)
-        if bool(self._paused_by) != was_held_up:
-            for outlet in self._outputs:
-                outlet.pause() if now else outlet.resume()
+    def _set_paused(self, cause: str, is_full: bool) -> None:
+        """Pause the child's output while the channel's window or the connection is full."""
+        was_paused = bool(self._paused_by)
+        (self._paused_by.add if is_full else self._paused_by.discard)(cause)
+        if bool(self._paused_by) != was_paused:
+            for output in self._outputs:
+                output.pause() if is_full else output.resume()
 
     def output_unwanted(self) -> None:
         if self._terminal is None:
-            for outlet in [outlet for outlet, datatype in self._outputs.items() if datatype is None]:
-                outlet.close()
-                self._output_ended(outlet)
+            for output in [output for output, datatype in self._outputs.items() if datatype is None]:
+                output.close()
+                self._output_ended(output)
 
     # From the client to the child
 
@@ -202,10 +202,10 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
     def eof_received(self) -> bool:
         if self._input:
             self._input.finish()
-        return True  # the other direction stays open: the answer to all this input may be yet to come
+        return True  # the other direction remains open: the child may still answer
 
-    def _let_client_send(self, now: bool) -> None:
-        if now:
+    def _let_client_send(self, may_send: bool) -> None:
+        if may_send:
             self._channel.resume_reading()
         else:
             self._channel.pause_reading()
@@ -229,17 +229,17 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, number)
 
-    # Ending
+    # End of the session
 
-    def _output_ended(self, outlet: ChildOutput) -> None:
-        self._outputs.pop(outlet, None)
+    def _output_ended(self, output: ChildOutput) -> None:
+        self._outputs.pop(output, None)
         self._end_if_complete()
 
     def _child_ended(self, wait_status: int) -> None:
         self._wait_status = wait_status
-        if self._terminal:  # a job that still holds the terminal is about to lose it
-            for outlet in self._outputs:
-                outlet.end_when_empty()
+        if self._terminal:  # background jobs that still have the terminal lose it
+            for output in self._outputs:
+                output.end_when_empty()
         self._end_if_complete()
 
     def _end_if_complete(self) -> None:
@@ -253,8 +253,8 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
             self._channel.exit(os.WEXITSTATUS(status))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A child on a terminal is hung up on; one on pipes may go on, as long as it neither reads nor writes. Only
-        sftp has nothing left to do, and may be stuck in a file where it would never notice."""
+        """A child on a terminal gets a hangup. One on pipes may continue, as long as it neither reads nor writes.
+        sftp is stopped: it has nothing left to do, and may block in a file where it would never notice."""
         self._close_streams()
         if self._is_sftp:
             self._signal_child(signal.SIGTERM)
@@ -262,10 +262,10 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
     def _close_streams(self) -> None:
         if self._input:
             self._input.close()
-        for outlet in list(self._outputs):
-            outlet.close()
+        for output in list(self._outputs):
+            output.close()
         self._outputs.clear()
-        if self._terminal and self._pid is None:  # nothing was ever started on it
+        if self._terminal and self._pid is None:  # no child was started on it
             os.close(self._terminal.master)
             os.close(self._terminal.slave)
             self._terminal = None

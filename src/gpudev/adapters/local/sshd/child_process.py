@@ -1,7 +1,7 @@
-"""Child processes: each in a session of its own, with nothing of ours but its three descriptors.
+"""Child processes of the SSH server, each in its own session, with only its three descriptors.
 
-A child is forked and told what to do by a function, because one of them (the sftp server of last resort) is no
-program but a part of this process; everything else ends in `execute`.
+A child runs a function after the fork, because one of them (asyncssh's sftp server) is no program but a part of this
+process. All others end in `execute`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _MOST_FDS = 1 << 20
 
 
 class ChildWatcher:
-    """Tells when a child has ended. One handler for all of them works on every system; pidfds are Linux only."""
+    """Reports the end of children. One signal handler for all works on every system; pidfds are Linux only."""
 
     def __init__(self) -> None:
         self._ended: dict[int, Callable[[int], None]] = {}
@@ -40,7 +40,7 @@ class ChildWatcher:
 
 
 def spawn(work: Callable[[], object], stdio: tuple[int, int, int], *, home: str, on_terminal: bool) -> int:
-    """Fork a child that does `work` in `home`; returns its pid. Raises OSError when no process can be made."""
+    """Fork a child that calls `work` in `home`. Returns its pid. Raises OSError when the fork fails."""
     pid = os.fork()
     if pid:
         return pid
@@ -58,16 +58,16 @@ def execute(program: str, argv: list[bytes], environment: Mapping[bytes, bytes])
 
 
 def reset_signals() -> None:
-    """All dispositions to default and nothing blocked: an ignored signal would be inherited through exec."""
+    """Reset all handlers and unblock all signals: ignored signals would be inherited through exec."""
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP):
-            with suppress(OSError, ValueError):  # two numbers belong to the C library
+            with suppress(OSError, ValueError):  # two signals belong to the C library
                 signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _become_child(stdio: tuple[int, int, int], home: str, on_terminal: bool) -> None:
-    signal.set_wakeup_fd(-1)  # our parent's event loop must not hear of our signals
+    signal.set_wakeup_fd(-1)  # our signals must not reach our parent's event loop
     reset_signals()
     os.setsid()
     for target, fd in enumerate(stdio):

@@ -1,8 +1,8 @@
-"""Ends a dev server when the command has ended for which it was reserved: said where the control plane looks, then the
-SSH server leaves with an exit code of its own, and the first process ends everything.
+"""Ends a dev server when the reservation's command has ended.
 
-Nothing is remembered here: what was begun and how it ended is in the home, so that an SSH server that was started again
-knows as much. What the command was is not known here.
+It writes a report for the control plane. Then the SSH server exits with a special exit code, and the first process ends
+the dev server. It keeps no state in memory: files in the home say whether the command was started and how it ended, so
+a restarted SSH server knows the same. It does not know the command itself.
 """
 
 import json
@@ -22,9 +22,9 @@ from gpudev.domain.reservations.command_exit import (
 )
 
 EXIT_COMMAND_ENDED = 86
-"""The SSH server's exit code then."""
+"""The SSH server's exit code in that case."""
 _LINGER_S = 3.0
-"""So long whoever follows its output can read the last of it, and its exit code."""
+"""Time for a client that follows the output to read the rest of it and the exit code."""
 _TAIL = 16 * 1024
 _SHORT = 256
 
@@ -37,7 +37,7 @@ class CommandExitWatch:
         self._ended_since: float | None = None
 
     def check(self, now: float) -> None:
-        """Now and then. Does not return once it is over."""
+        """Call it periodically. Does not return when the command has ended."""
         if self._report is None or not self.has_ended():
             self._ended_since = None
             return
@@ -49,19 +49,19 @@ class CommandExitWatch:
 
     def has_ended(self) -> bool:
         if not self._reservation_id or self._read(RESERVATION_FILE).strip() != self._reservation_id.encode():
-            return False  # none was begun, another reservation's on this disk, or one that keeps it
+            return False  # no command, one of another reservation with this disk, or one that keeps the dev server
         return bool(self._read(EXIT_FILE)) or not _is_running(self._read(PID_FILE))
 
     def _write_report(self, report: int) -> None:
         code = self._read(EXIT_FILE).strip()
-        written = self._read(OUTPUT_FILE, _TAIL).decode(errors="replace")
-        told = {"exit_code": int(code) if code.isdigit() else None, "last": "\n".join(clean_last_lines(written))}
-        text = json.dumps(told).encode()
+        output = self._read(OUTPUT_FILE, _TAIL).decode(errors="replace")
+        fields = {"exit_code": int(code) if code.isdigit() else None, "last": "\n".join(clean_last_lines(output))}
+        text = json.dumps(fields).encode()
         os.pwrite(report, text, 0)
         os.ftruncate(report, len(text))
 
     def _read(self, name: str, most: int = _SHORT) -> bytes:
-        """The end of a file; nothing where there is none, or something that is no file."""
+        """The last bytes of a file. Empty: it does not exist or is not a regular file."""
         with suppress(OSError):
             fd = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -74,7 +74,7 @@ class CommandExitWatch:
 
 
 def _is_running(process: bytes) -> bool:
-    """Of a dev server's earlier life a number may be left that somebody else has by now."""
+    """A pid from an earlier launch of the dev server may belong to another process now, so the command is checked."""
     if not process.strip().isdigit():
         return False
     pid = int(process)
@@ -85,6 +85,6 @@ def _is_running(process: bytes) -> bool:
     try:
         return RUN_FOLDER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
-        return not Path("/proc/self").exists()  # no such thing on this system
+        return not Path("/proc/self").exists()  # this system has no /proc
     except OSError:
         return False

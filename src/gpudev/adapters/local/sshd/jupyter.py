@@ -1,4 +1,7 @@
-"""Jupyter in a dev server: started, supervised and stopped as a file of the control plane says; both ends of that file."""
+"""Supervises Jupyter in a dev server, as a file from the control plane says, and reads and writes that file.
+
+The control plane writes Jupyter's spec, and the supervisor writes a report on it. Both formats are here.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +22,7 @@ from gpudev.domain.backoff import backoff
 from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
 
 JUPYTER_LOGIN = "jupyter"
-"""Under this name the control plane comes, with a key for this alone."""
+"""The control plane logs in under this name, with a key that is only for Jupyter."""
 _LOG = ".cache/gpu-dev/jupyter.log"
 _EXIT_NOT_INSTALLED = 127
 _READY_WITHIN_S = 90.0
@@ -33,7 +36,7 @@ JUPYTER_MISSING = (
     "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login shell "
     "finds `jupyter-lab`), then enable Jupyter again"
 )
-# All of it fixed text: what varies arrives as arguments and variables.
+# Fixed text: variable parts arrive as arguments and variables.
 _START = (
     'if command -v jupyter-lab >/dev/null 2>&1; then exec jupyter-lab "$@"; fi; '
     "if python3 -c 'import jupyterlab' 2>/dev/null; then exec python3 -m jupyterlab \"$@\"; fi; "
@@ -49,7 +52,7 @@ class JupyterOptions:
 
     @classmethod
     def parse(cls, text: str) -> "JupyterOptions | None":
-        """None: it is not wanted. What cannot be read was not written by us, and is not wanted either."""
+        """None: Jupyter is off. The same for text that is invalid: we did not write it."""
         try:
             fields = json.loads(text)
             return cls(str(fields["token"]), str(fields["public_key"]), str(fields["base_url"]))
@@ -71,12 +74,12 @@ class JupyterSupervisor:
 
     @property
     def port(self) -> int | None:
-        """Where it answers; None while it does not."""
+        """Its port. None: it does not answer."""
         return self._port
 
     @property
     def public_key(self) -> str | None:
-        """Who may go there."""
+        """The key that may connect to it. None: Jupyter is off."""
         return None if self._options is None else self._options.public_key
 
     def reload(self) -> None:
@@ -85,16 +88,16 @@ class JupyterSupervisor:
         text = self._file.read_if_changed()
         if text is None or text == self._text:
             return
-        before = self._supervising
+        previous = self._supervising
         self._text, self._options, self._port = text, JupyterOptions.parse(text), None
-        if before is not None:
-            before.cancel()
-        self._supervising = asyncio.create_task(self._supervise(self._options, before), name="jupyter")
+        if previous is not None:
+            previous.cancel()
+        self._supervising = asyncio.create_task(self._supervise(self._options, previous), name="jupyter")
 
-    async def _supervise(self, options: JupyterOptions | None, before: "asyncio.Task[None] | None") -> None:
-        """One wish for as long as it holds, after whatever ran for the one before has ended."""
-        if before is not None:
-            await asyncio.wait({before})
+    async def _supervise(self, options: JupyterOptions | None, previous: "asyncio.Task[None] | None") -> None:
+        """Keep Jupyter running with these options, after the process with the previous ones has ended."""
+        if previous is not None:
+            await asyncio.wait({previous})
         if options is None:
             return
         failures = 0
@@ -109,7 +112,7 @@ class JupyterSupervisor:
             await asyncio.sleep(backoff(failures + 1, _POLL_S))
 
     async def _run_once(self, options: JupyterOptions) -> str:
-        """Until it has ended; why it did, in words."""
+        """Run Jupyter until it ends. Returns the reason as text for people."""
         port = _free_port()
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
@@ -123,21 +126,21 @@ class JupyterSupervisor:
             if not ended.done():
                 self._port = port
                 self._report("ready")
-            await asyncio.wait({ended})  # not itself: whoever cancels us would cancel it
+            await asyncio.wait({ended})  # awaiting the future itself would cancel it with us
         finally:
             self._port = None
             await asyncio.shield(_stop_jupyter(pid, ended))
         code = os.waitstatus_to_exitcode(ended.result())
         if code == _EXIT_NOT_INSTALLED:
             return JUPYTER_MISSING
-        how = f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-        return how + self._last_log_line()
+        reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+        return reason + self._last_log_line()
 
     async def _wait_until_ready(self, options: JupyterOptions, port: int, ended: "asyncio.Future[int]") -> bool:
-        """False: not in time. Also True when it ended meanwhile."""
+        """False: not ready in time. True also when it ended meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_WITHIN_S):
-                while not ended.done() and not await _is_answering(options, port):  # noqa: ASYNC110 - nobody tells
+                while not ended.done() and not await _is_answering(options, port):  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(_POLL_S)
                 return True
         return False
@@ -165,7 +168,7 @@ class JupyterSupervisor:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        except OSError:  # a home that is full or closed: Jupyter's own words will tell in the end
+        except OSError:  # a home that is full or not writable: Jupyter itself will fail and say so
             return os.open(os.devnull, os.O_WRONLY)
 
     def _last_log_line(self) -> str:
@@ -175,18 +178,18 @@ class JupyterSupervisor:
                 lines = log.read().decode(errors="replace").split("\n")
         except OSError:
             return ""
-        words = ["".join(letter for letter in line if letter.isprintable()).strip() for line in lines]
-        last = [line for line in words if line][-1:]
+        printable = ["".join(letter for letter in line if letter.isprintable()).strip() for line in lines]
+        last = [line for line in printable if line][-1:]
         return f" (~/{_LOG}: {last[0][:200]})" if last else ""
 
     def _report(self, state: str, reason: str | None = None) -> None:
-        """In one place, overwritten: only the present matters."""
+        """Overwrite the report: only the current state matters."""
         fd = self._config.jupyter_report
         if fd is None:
             return
-        told = {"wish": fingerprint(self._text), "state": state, "reason": reason}
+        fields = {"wish": fingerprint(self._text), "state": state, "reason": reason}
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, os.pwrite(fd, json.dumps(told).encode(), 0))
+            os.ftruncate(fd, os.pwrite(fd, json.dumps(fields).encode(), 0))
 
 
 def fingerprint(text: str) -> str:
@@ -194,7 +197,7 @@ def fingerprint(text: str) -> str:
 
 
 def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str]:
-    """The token is no argument: those can be read by everybody on a machine."""
+    """The token is not among them: everybody on a machine can read the arguments of a process."""
     arguments = [
         "--no-browser",
         "--ServerApp.ip=127.0.0.1",
@@ -203,7 +206,7 @@ def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str
         f"--ServerApp.base_url={options.base_url}",
         f"--ServerApp.root_dir={home}",
         "--ServerApp.open_browser=False",
-        # It is reached through us, under whatever name people know us by.
+        # People reach it through the API, under any host name.
         "--ServerApp.allow_remote_access=True",
     ]
     return [*arguments, "--ServerApp.allow_root=True"] if os.geteuid() == 0 else arguments
@@ -240,8 +243,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# Jupyter as a dev server of this machine is told of it, and tells of it: values ↔ the text of files.
-
+# The control plane's end of the two files
 
 _LONGEST_REASON = 1000
 
@@ -251,19 +253,22 @@ def jupyter_spec_to_text(spec: JupyterSpec | None) -> str:
 
 
 def parse_jupyter_report(report: str | None, spec: JupyterSpec) -> JupyterStatus:
-    """What is said of another wish, or cannot be read, says nothing of this one. Users may have had a hand in it."""
+    """The status of this spec. A report on another spec, or an invalid one, counts as `starting`.
+
+    The report is untrusted: users can write it.
+    """
     if report is None:
         return JupyterStatus(JupyterState.FAILED, OUTDATED_SERVER_ERROR)
     starting = JupyterStatus(JupyterState.STARTING)
     try:
-        told = json.loads(report)
-        if told["wish"] != fingerprint(jupyter_spec_to_text(spec)):
+        fields = json.loads(report)
+        if fields["wish"] != fingerprint(jupyter_spec_to_text(spec)):
             return starting
-        state = JupyterState(told["state"])
-        reason = None if told["reason"] is None else str(told["reason"])
+        state = JupyterState(fields["state"])
+        reason = None if fields["reason"] is None else str(fields["reason"])
     except (ValueError, TypeError, KeyError):
         return starting
     if state is not JupyterState.FAILED:
         return JupyterStatus(state)
-    words = "".join(letter for letter in reason or "it does not say why" if letter.isprintable())
-    return JupyterStatus(state, words[:_LONGEST_REASON])
+    printable = "".join(letter for letter in reason or "no reason given" if letter.isprintable())
+    return JupyterStatus(state, printable[:_LONGEST_REASON])

@@ -1,4 +1,4 @@
-"""Where forwarded connections may go and where remote listeners may be."""
+"""Port forwarding: where forwarded connections may go, and where remote listeners may listen."""
 
 import asyncio
 import socket
@@ -14,14 +14,18 @@ LOOPBACK = "127.0.0.1"
 
 
 async def connect_if_allowed(host: str, port: int, closed_ports: frozenset[int]) -> asyncssh.SSHTCPSession[bytes]:
-    """Forward to wherever the client wants, but never to where clouds tell secrets and not to this machine's closed
-    ports. A name is looked up once and the addresses found are used, so that it cannot mean one thing when asked and
-    another when connected."""
+    """Forward to any address but cloud metadata addresses and this machine's closed ports.
+
+    A name is resolved once, and the connection uses the addresses that were checked: a second lookup might return
+    others.
+    """
     try:
         found = await _resolve(host, port)
     except (OSError, UnicodeError) as error:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
-    failure = asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "no connection is made to there")
+    failure = asyncssh.ChannelOpenError(
+        asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "forwarding to this address is not allowed"
+    )
     for family, _, _, _, address in found:
         if _is_closed(family, str(address[0]), port, closed_ports):
             continue
@@ -33,7 +37,7 @@ async def connect_if_allowed(host: str, port: int, closed_ports: frozenset[int])
 
 
 async def _resolve(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """A number, however it is spelt, is known at once; only names are asked for, on a thread."""
+    """A numeric address, in any notation, is parsed directly. Only names are looked up, in a thread."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -46,31 +50,34 @@ def _is_closed(family: int, address: str, port: int, closed_ports: frozenset[int
 
 async def connect_to_jupyter(port: int | None) -> asyncssh.SSHTCPSession[bytes]:
     if port is None:
-        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "Jupyter does not run here")
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "Jupyter is not running")
     return await _forward(LOOPBACK, port)
 
 
 async def _forward(address: str, port: int) -> asyncssh.SSHTCPSession[bytes]:
     try:
-        _, there = await asyncio.get_running_loop().create_connection(asyncssh.SSHForwarder, address, port)
+        _, peer = await asyncio.get_running_loop().create_connection(asyncssh.SSHForwarder, address, port)
     except OSError as error:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
-    return cast("asyncssh.SSHTCPSession[bytes]", _Forwarder(there))  # as asyncssh itself uses it
+    return cast("asyncssh.SSHTCPSession[bytes]", _Forwarder(peer))  # as asyncssh itself uses it
 
 
 class _Forwarder(asyncssh.SSHForwarder):
-    """The client's side of a connection. Where the other side ends before the client does, asyncssh leaves it to the
-    client to close the channel, and `ssh -W` leaves it to the server: it would stay for ever."""
+    """The client's side of a forwarded connection.
+
+    When the other side ends first, asyncssh expects the client to close the channel, and `ssh -W` expects the server
+    to: it would remain for ever.
+    """
 
     def eof_received(self) -> bool:
-        goes_on = super().eof_received()
-        if not goes_on:
-            self.close()  # what is still on its way arrives
-        return goes_on
+        keep_open = super().eof_received()
+        if not keep_open:
+            self.close()  # buffered data still arrives
+        return keep_open
 
 
 def is_this_machine(family: int, address: str) -> bool:
-    """Only an address of this machine can be bound (and the one that means all of them)."""
+    """Only an address of this machine, or the wildcard address, can be bound."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
@@ -80,12 +87,12 @@ def is_this_machine(family: int, address: str) -> bool:
 
 
 async def listen_on_loopback(connection: asyncssh.SSHServerConnection, host: str, port: int) -> asyncssh.SSHListener:
-    """A remote listener (-R). Whatever address was asked for, only this machine can reach it."""
+    """A remote listener (-R). It listens on the loopback interface, whatever address was requested."""
     return await connection.forward_local_port(LOOPBACK, port, host, port)
 
 
 async def listen_on_path(connection: asyncssh.SSHServerConnection, path: str) -> asyncssh.SSHListener | bool:
-    """A remote listener on a unix socket. One left behind by a lost connection is replaced; one in use is not."""
+    """A remote listener on a unix socket. It replaces the socket of a lost connection, but none that is in use."""
     if await _is_in_use(path):
         return False
     listener = await connection.forward_local_path(path, path)

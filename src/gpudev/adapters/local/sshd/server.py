@@ -1,4 +1,4 @@
-"""The SSH server itself: who may log in, what a connection may ask for, and whose key was revoked."""
+"""The SSH server: logins, the policy of connections, and disconnection of revoked keys."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 
 
 class KeySessions:
-    """Looks at the list only while somebody is logged in."""
+    """The connections of each key. Reads the list of keys only while somebody is logged in."""
 
     def __init__(self, authorized_keys_path: str) -> None:
         self._authorized_keys = WatchedFile(authorized_keys_path)
@@ -40,7 +40,10 @@ class KeySessions:
         self._connections.pop(connection, None)
 
     def disconnect_revoked(self) -> None:
-        """A list that cannot be read says nothing about anybody: nobody new gets in, and nobody is sent away."""
+        """Disconnect those whose key is not in the list any more.
+
+        While the list cannot be read, nobody can log in and nobody is disconnected.
+        """
         if not self._connections:
             return
         text = self._authorized_keys.read_if_changed()
@@ -49,43 +52,40 @@ class KeySessions:
         known = set(text.split())
         for connection, key in list(self._connections.items()):
             if key not in known:
-                connection.disconnect(asyncssh.DISC_BY_APPLICATION, "you are let in here no longer")
-
-
-# The SSH server itself: who may log in, and what a connection may ask for.
+                connection.disconnect(asyncssh.DISC_BY_APPLICATION, "your key may not log in any more")
 
 
 _MOST_LOGGING_IN = 500
-"""Far more than a crowd that comes at once."""
+"""Far more than log in at the same time."""
 _KEEPALIVES_UNANSWERED = 10
 _BACKLOG = 1024
 _COLLECT_AFTER_SECONDS = 0.5
 _POLL_SECONDS = 0.5
 _YOUNG_GARBAGE = 1
 _EXIT_PARENT_GONE = 1
-# chacha20-poly1305, which OpenSSH would otherwise choose, moves a third as many bytes a second in Python.
+# Without chacha20-poly1305, OpenSSH's first choice: it carries a third as many bytes per second in Python.
 _CIPHERS = ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
 _LATE_IMPORTS = ("encodings.idna", "encodings.ascii", "concurrent.futures.thread", "pwd", "grp", "stringprep")
 
 
 def preload() -> None:
-    """Import everything `run` will ever need: it runs where no module can be found any more."""
+    """Import everything that `run_sshd` will ever need: it runs where no module can be imported."""
     for module in _LATE_IMPORTS:
         importlib.import_module(module)
     if sys.platform == "darwin":
-        return  # looking names up makes threads there, and what forks after that may not look any up again
+        return  # a name lookup starts threads there, and processes forked after that cannot look up names
     with suppress(OSError):
-        socket.getaddrinfo("localhost", 0)  # the C library, too, loads parts of itself late
+        socket.getaddrinfo("localhost", 0)  # the C library, too, loads parts of itself at first use
 
 
 def run_sshd(config: SshdConfig, listener: socket.socket) -> None:
-    """Serve on a socket that already listens, until killed. Takes the whole process: call it in a fork of its own."""
+    """Serve on a listening socket until killed. It takes over the process: call it in a fork of its own."""
     _reset_process(config)
     asyncio.run(_serve(config, listener))
 
 
 def _reset_process(config: SshdConfig) -> None:
-    """Shed what the process we were forked from was."""
+    """Reset what was inherited from the parent process."""
     for fd in (0, 1, 2):
         _ensure_open(fd)
     rlimits.raise_open_files_limit()
@@ -99,7 +99,7 @@ def _reset_process(config: SshdConfig) -> None:
 
 
 def _ensure_open(fd: int) -> None:
-    """A free standard descriptor would be given to the next pipe, and then be overwritten in the child."""
+    """A closed standard descriptor would be reused by the next pipe, and then overwritten in the child."""
     try:
         os.fstat(fd)
     except OSError:
@@ -110,11 +110,11 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     if config.lifeline is not None:
         loop.add_reader(config.lifeline, os._exit, _EXIT_PARENT_GONE)
-    host = SshdContext(config, TerminalMessages(config.messages_path), ChildWatcher())
-    logins, regulars = PendingLogins(), KeySessions(config.authorized_keys_path)
-    jupyter = JupyterSupervisor(config, lambda: choose_shell(config), host.children)
+    context = SshdContext(config, TerminalMessages(config.messages_path), ChildWatcher())
+    logins, key_sessions = PendingLogins(), KeySessions(config.authorized_keys_path)
+    jupyter = JupyterSupervisor(config, lambda: choose_shell(config), context.children)
     options = asyncssh.SSHServerConnectionOptions(
-        server_factory=lambda: ConnectionPolicy(host, logins, regulars, jupyter),
+        server_factory=lambda: ConnectionPolicy(context, logins, key_sessions, jupyter),
         server_version=asyncssh_compat.SERVER_VERSION,
         server_host_keys=[asyncssh.import_private_key(config.host_key)],
         encryption_algs=_CIPHERS,
@@ -133,21 +133,23 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
     server = await loop.create_server(
         lambda: asyncssh_compat.OpenSshConnection(loop, options), sock=listener, backlog=_BACKLOG
     )
-    looking = asyncio.create_task(_poll_forever(regulars, jupyter, CommandExitWatch(config)))
-    await asyncio.gather(server.serve_forever(), looking)
+    polling = asyncio.create_task(_poll_forever(key_sessions, jupyter, CommandExitWatch(config)))
+    await asyncio.gather(server.serve_forever(), polling)
 
 
-async def _poll_forever(key_sessions: KeySessions, jupyter: JupyterSupervisor, run: CommandExitWatch) -> None:
+async def _poll_forever(key_sessions: KeySessions, jupyter: JupyterSupervisor, command_exit: CommandExitWatch) -> None:
     while True:
         key_sessions.disconnect_revoked()
         jupyter.reload()
-        run.check(time.monotonic())
+        command_exit.check(time.monotonic())
         await asyncio.sleep(_POLL_SECONDS)
 
 
 class PendingLogins:
-    """Connections that have not logged in yet. They are few: the oldest makes room for a new one, so that somebody
-    who only holds connections open keeps nobody out."""
+    """Connections that have not logged in yet. Their number is limited.
+
+    A new one replaces the oldest, so that a client that only holds connections open cannot block others.
+    """
 
     def __init__(self) -> None:
         self._connections: dict[asyncssh.SSHServerConnection, None] = {}
@@ -164,12 +166,12 @@ class PendingLogins:
 
 
 class ConnectionPolicy(asyncssh.SSHServer):
-    """Answers for one connection."""
+    """Decides what one connection may do."""
 
     def __init__(
-        self, host: SshdContext, logins: PendingLogins, key_sessions: KeySessions, jupyter: JupyterSupervisor
+        self, context: SshdContext, logins: PendingLogins, key_sessions: KeySessions, jupyter: JupyterSupervisor
     ) -> None:
-        self._host = host
+        self._context = context
         self._logins = logins
         self._key_sessions = key_sessions
         self._jupyter = jupyter
@@ -183,13 +185,13 @@ class ConnectionPolicy(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         self._logins.remove_connection(self._connection)
         self._key_sessions.remove_connection(self._connection)
-        # A forwarded connection that asyncio accepts just as its listener closes is forgotten with its socket open:
-        # its peer would wait until the garbage is collected, and an idle server collects none.
+        # A forwarded connection that asyncio accepts just as its listener closes is lost with its socket open. Its
+        # peer would wait until garbage collection, and an idle server does not collect.
         asyncio.get_running_loop().call_later(_COLLECT_AFTER_SECONDS, gc.collect, _YOUNG_GARBAGE)
 
     def begin_auth(self, username: str) -> bool:
-        """Called once per user name that is tried: the keys are those of this moment."""
-        config, keys = self._host.config, asyncssh.SSHAuthorizedKeys()
+        """Called once for each user name that the client tries. It uses the current keys."""
+        config, keys = self._context.config, asyncssh.SSHAuthorizedKeys()
         self._is_for_jupyter = username == JUPYTER_LOGIN != config.username
         if username == config.username:
             keys = read_authorized_keys(config.authorized_keys_path)
@@ -208,15 +210,15 @@ class ConnectionPolicy(asyncssh.SSHServer):
         return True
 
     def session_requested(self) -> ChannelSession | bool:
-        return False if self._is_for_jupyter else ChannelSession(self._host)
+        return False if self._is_for_jupyter else ChannelSession(self._context)
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
         if self._is_for_jupyter:
-            # Wherever it wants to go: there is one place it may go to.
+            # Whatever address it asks for: it may connect to Jupyter only.
             return port_forwarding.connect_to_jupyter(self._jupyter.port)
-        closed_ports = self._host.config.refuse_forward_ports
+        closed_ports = self._context.config.refuse_forward_ports
         return port_forwarding.connect_if_allowed(dest_host, dest_port, closed_ports)
 
     def server_requested(self, listen_host: str, listen_port: int) -> bool | Awaitable[asyncssh.SSHListener]:
@@ -234,7 +236,7 @@ class ConnectionPolicy(asyncssh.SSHServer):
 
 
 def read_authorized_keys(path: str) -> asyncssh.SSHAuthorizedKeys:
-    """The keys that may log in now. A line that cannot be read lets nobody in and keeps nobody else out."""
+    """The keys that may log in now. An invalid line is ignored."""
     keys = asyncssh.SSHAuthorizedKeys()
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

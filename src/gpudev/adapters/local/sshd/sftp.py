@@ -1,6 +1,6 @@
-"""Serving files: the system's own sftp-server where there is one, else asyncssh's, in a child process.
+"""sftp: the system's own sftp-server where there is one, else asyncssh's in a child process.
 
-In a child, because opening a named pipe or a dead network mount blocks, and must block nobody's terminal.
+It runs in a child, because opening a named pipe or a dead network mount blocks, and must not block other sessions.
 """
 
 import gc
@@ -17,17 +17,18 @@ from asyncssh.sftp import SFTPServerHandler
 _PROTOCOL_VERSION = 3  # what OpenSSH's clients speak
 
 
-def find_sftp_server(places: Iterable[str]) -> str | None:
+def find_sftp_server(paths: Iterable[str]) -> str | None:
+    """None: use asyncssh's."""
     try:
         pwd.getpwuid(os.getuid())
-    except KeyError:  # a uid without a name, which OpenSSH's refuses to serve
+    except KeyError:  # a uid without a name, for which OpenSSH's server does not run
         return None
-    return next((place for place in places if os.access(place, os.X_OK)), None)
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def serve_sftp(client_version: str) -> None:
-    """Serve on the standard descriptors until the client is done. For a child process: it blocks."""
-    gc.freeze()  # our parent's garbage must not be collected here: it would close descriptors by number, now ours
+    """Serve on the standard descriptors until the client ends. For a child process: it blocks."""
+    gc.freeze()  # collecting our parent's garbage here would close descriptors by number, which are ours now
     pipe = _Pipe(client_version)
     server = _Files(cast("asyncssh.SSHServerChannel[bytes]", pipe))
     handler = SFTPServerHandler(server, cast(Any, pipe), cast(Any, pipe), _PROTOCOL_VERSION)
@@ -35,8 +36,10 @@ def serve_sftp(client_version: str) -> None:
 
 
 def _drive(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that never waits: its only outside is the pipe, and that blocks. No event loop is needed,
-    and none could be started cleanly in a child forked from within one."""
+    """Run a coroutine that never suspends: it only uses the pipe, which blocks.
+
+    So it needs no event loop. None could be started cleanly in a child that was forked from within one.
+    """
     try:
         work.send(None)
     except (StopIteration, EOFError):
@@ -45,7 +48,7 @@ def _drive(work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Files(asyncssh.SFTPServer):
-    """Names only the owner: looking others up may need a lock that a thread of our parent held when we were forked."""
+    """Shows uids and gids as numbers: a name lookup may need a lock that a thread of our parent held at the fork."""
 
     def format_user(self, uid: int | None) -> str:
         return str(uid)
@@ -55,7 +58,7 @@ class _Files(asyncssh.SFTPServer):
 
 
 class _Pipe:
-    """Stands in for the reader, the writer and the channel that asyncssh's sftp server expects."""
+    """Replaces the reader, the writer and the channel that asyncssh's sftp server expects."""
 
     logger: SSHLogger = asyncssh_logger
 

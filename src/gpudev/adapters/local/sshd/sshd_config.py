@@ -1,4 +1,4 @@
-"""What an SSH server is told: its configuration, the environment of sessions, and files that change while it runs."""
+"""Configuration of the SSH server, environment of sessions, and files that change while it runs."""
 
 import os
 import re
@@ -19,49 +19,49 @@ class SshdConfig:
     host_key: str = field(repr=False)
     """The private host key, as the text of an OpenSSH key file."""
     authorized_keys_path: str
-    """Read anew whenever somebody logs in. A missing or unreadable file lets nobody in."""
+    """Read at every login. While it is missing or unreadable, nobody can log in."""
     home: str
     messages_path: str
     """Lines written by `append_message`; each is shown in all open terminals. The file need not exist yet."""
     username: str = "dev"
-    """The only name that may log in; it stands for the uid the server runs as."""
+    """The only name that may log in. Sessions run with the uid of the server."""
     shell: str = "/bin/bash"
-    """/bin/sh stands in where this does not exist."""
+    """Where it does not exist, /bin/sh is used."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Given to every session; stronger than what the client sends."""
+    """Given to every session. It overrides what the client sends."""
     motd_path: str | None = None
     """Shown when an interactive shell opens."""
     jupyter_path: str | None = None
-    """Says whether Jupyter shall run, and who may go to it; looked at now and then. None: it never does here."""
+    """The spec of Jupyter: whether it runs, and who may connect to it. Polled. None: Jupyter never runs here."""
     jupyter_report: int | None = None
-    """A descriptor of the file where it is written how Jupyter is."""
+    """A descriptor of the file for the report on Jupyter. None: no report."""
     command_exit_report: int | None = None
-    """A descriptor of the file where it is written that the command it was reserved for has ended. None: nobody
-    listens, and it goes on."""
+    """A descriptor of the file for the report that the reservation's command has ended. None: no report, and the dev
+    server does not end with the command."""
     lifeline: int | None = None
-    """A descriptor that has ended once whoever keeps this server is gone: it ends too. None: the kernel sees to it."""
+    """A descriptor that reaches its end when the parent process is gone: then the server ends too. None: the kernel
+    kills it."""
     refuse_forward_ports: frozenset[int] = frozenset()
     """Ports of this machine itself (the control plane's) to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS
-    """The first that exists serves sftp; where none does, asyncssh does."""
+    """The first that exists serves sftp. Where none exists, asyncssh does."""
     login_seconds: float = 120.0
-    """How long logging in may take; a key's passphrase is typed within it."""
+    """How long a login may take, including the typing of a key's passphrase."""
     keepalive_seconds: float = 30.0
-    """A client that has been silent for this long is asked whether it is still there; ten times in vain: gone."""
+    """A client that has been silent for this long is asked for a sign of life; after ten without answer it is gone."""
 
 
-# The environment of a session: ours, what little the client may add, and what describes the session itself.
-
+# Environment of a session: ours, a few variables of the client, and those that describe the session
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LANG = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
-# How the client's terminal speaks and looks. Anything else (LD_PRELOAD, PATH, GPU_DEV_*) is not for a client to set.
+# Language and terminal of the client. A client may set no others (LD_PRELOAD, PATH, GPU_DEV_*).
 _FROM_CLIENT = re.compile(rb"LANG|LANGUAGE|LC_[A-Z]+|COLORTERM|TERM_PROGRAM|TERM_PROGRAM_VERSION|NO_COLOR")
 _LONGEST_VALUE = 1024
 
 
 def session_environment(
-    config: SshdConfig, shell: str, from_client: Mapping[bytes, bytes], facts: Mapping[str, str]
+    config: SshdConfig, shell: str, from_client: Mapping[bytes, bytes], session_variables: Mapping[str, str]
 ) -> dict[bytes, bytes]:
     ours = {
         "HOME": config.home,
@@ -75,7 +75,7 @@ def session_environment(
         **_encoded(ours),
         **{name: value for name, value in from_client.items() if _is_allowed_from_client(name, value)},
         **_encoded(config.environment),
-        **_encoded(facts),
+        **_encoded(session_variables),
     }
 
 
@@ -90,8 +90,7 @@ def _encoded(variables: Mapping[str, str]) -> dict[bytes, bytes]:
     }
 
 
-# Files through which the control plane speaks to a dev server: looked at now and then, read when they changed.
-
+# Files from the control plane, polled and read when they have changed
 
 _MOST_READ = 1024 * 1024
 
@@ -102,7 +101,7 @@ class WatchedFile:
         self._signature: tuple[int, int, int] | None = None
 
     def read_if_changed(self) -> str | None:
-        """Its text; empty when it is gone. None: nothing new, or it cannot be read right now."""
+        """Its text; empty when it does not exist. None: it has not changed, or cannot be read now."""
         try:
             with open(self._path, encoding="utf-8", errors="replace") as file:
                 info = os.fstat(file.fileno())

@@ -1,7 +1,7 @@
-"""Carrying bytes between a child's descriptors and a channel, without ever holding more than a little of them.
+"""Streams between a child's descriptors and a channel, with bounded buffers.
 
-Both directions push back: an outlet that is paused stops reading, so that the child's own writes block; an inlet that
-is full says so, so that the client's window closes.
+Both directions have backpressure. A paused output stops reading, so that the child's writes block. A full input reports
+it, so that the client's window closes.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _DRAINED = 64 * 1024
 
 
 class ChildOutput:
-    """What the child writes. Ends by itself when nobody can write to it any more."""
+    """The child's output. It ends when no process has the other end any more."""
 
     def __init__(self, fd: int, deliver: Callable[[bytes], None], ended: Callable[["ChildOutput"], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,12 +41,12 @@ class ChildOutput:
                 self._loop.call_soon(self._readable)
 
     def end_when_empty(self) -> None:
-        """Deliver what has been written by now; whoever goes on writing is not waited for."""
+        """Deliver what has been written by now, and do not wait for processes that continue to write."""
         self._bytes_until_close = CHUNK  # more than any terminal holds
         self._loop.call_soon(self._readable)
 
     def close(self) -> None:
-        """The child's next write fails: SIGPIPE, or a hangup where it is a terminal."""
+        """The child's next write fails with SIGPIPE, or on a terminal it gets a hangup."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._fd)
@@ -66,8 +66,11 @@ class ChildOutput:
             self._ended(self)
 
     def _read(self) -> tuple[bytes, bool]:
-        """Whatever is there, up to a chunk. A terminal hands out 4 KB at a time: those are put together,
-        because every packet costs an encryption and a system call, however small."""
+        """Read what is available, up to one chunk. Returns the data and whether the stream has ended.
+
+        A terminal returns 4 KB at a time. These parts are joined, because every packet costs an encryption and a
+        system call, whatever its size.
+        """
         parts: list[bytes] = []
         size = 0
         at_end = False
@@ -76,7 +79,7 @@ class ChildOutput:
                 part = os.read(self._fd, CHUNK - size)
             except BlockingIOError:
                 break
-            except OSError:  # EIO: the last holder of the terminal's other side has gone
+            except OSError:  # EIO: no process has the terminal's other side any more
                 part = b""
             if not part:
                 at_end = True
@@ -87,7 +90,7 @@ class ChildOutput:
 
 
 class ChildInput:
-    """What the child reads. `flow(False)` asks the sender to stop, `flow(True)` to go on."""
+    """The child's input. `flow(False)` asks the sender to stop, `flow(True)` to continue."""
 
     def __init__(self, fd: int, flow: Callable[[bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,7 +116,7 @@ class ChildInput:
         self._update_flow()
 
     def finish(self) -> None:
-        """No more will come; the end follows what is still waiting."""
+        """No more input follows. The child reads the end after what is still buffered."""
         self._at_end = True
         if not self._waiting:
             self.close()
@@ -139,7 +142,7 @@ class ChildInput:
                     self._waiting.popleft()
         except BlockingIOError:
             pass
-        except OSError:  # the child reads no more: what it will never read is dropped, as a pipe does
+        except OSError:  # the child reads no more: drop the rest, as a pipe does
             self.close()
             return
         if not self._waiting:

@@ -1,4 +1,4 @@
-"""A pseudo-terminal as the client wants it: its size and its modes (RFC 4254, section 8). Knows no processes."""
+"""Pseudo-terminals with the client's size and modes (RFC 4254, section 8). It knows no processes."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ _FLAGS = {
 _CHARACTER_SIZES = {asyncssh.PTY_CS7: termios.CS7, asyncssh.PTY_CS8: termios.CS8}
 _SPEEDS = {asyncssh.PTY_OP_ISPEED: _ISPEED, asyncssh.PTY_OP_OSPEED: _OSPEED}
 _IUTF8 = 0x4000  # the same on Linux and macOS; Python's termios does not name it everywhere
-_DISABLED = 255  # how RFC 4254 says that a control character is switched off
+_DISABLED = 255  # in RFC 4254: the control character is disabled
 
 
 def _opcode(name: str) -> int:
@@ -46,10 +46,10 @@ _BIT_OF_FLAG = {
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """`master` is ours; `slave` is for the child and closed here once the child has it."""
+    """`master` is ours. `slave` is for the child, and is closed here when the child has it."""
 
     kind: str
-    """What TERM shall be."""
+    """The value of TERM."""
     master: int
     slave: int
     path: str
@@ -70,7 +70,7 @@ def open_terminal(kind: str, size: Size, modes: Mapping[int, int]) -> Terminal:
 
 
 def resize(master: int, size: Size) -> None:
-    """The kernel tells the foreground processes (SIGWINCH)."""
+    """The kernel signals the foreground processes (SIGWINCH)."""
     columns, rows, width, height = (min(extent, 0xFFFF) for extent in size)
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, width, height))
 
@@ -84,7 +84,7 @@ Attributes = list[int | list[bytes | int]]
 
 
 def with_modes(attributes: Attributes, modes: Mapping[int, int]) -> Attributes:
-    """The attributes, changed as far as the client says anything and this system knows it."""
+    """The attributes with the client's modes, as far as this system knows them."""
     words: list[int] = [word for word in attributes if isinstance(word, int)]
     characters = attributes[_CC]
     assert isinstance(characters, list)

@@ -1,7 +1,7 @@
-"""The file through which the control plane speaks to the people in a dev server: one JSON object per line.
+"""Messages from the control plane to people's terminals, in a file with one JSON object per line.
 
-Whoever has a terminal open sees a new line at once; whoever opens a shell is greeted with the last one that still
-holds. What the messages say, and when, is decided elsewhere.
+Open terminals show a new message at once. A new shell shows the last message that is still valid. What messages say,
+and when, is decided elsewhere.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ _MOST_READ = 64 * 1024
 class TerminalMessage:
     text: str
     valid_until: datetime | None = None
-    """Until then it also greets whoever opens a new shell; None: for ever."""
+    """Until then new shells show it too. None: always."""
 
     def is_valid_at(self, now: datetime) -> bool:
         return self.valid_until is None or now < self.valid_until
 
 
 def append_message(path: str, message: TerminalMessage) -> None:
-    """Add a message for all open terminals. One write, so that a reader never sees the lines of two writers mixed."""
+    """Add a message for all open terminals. One write, so that the lines of two writers are never mixed."""
     valid_until = message.valid_until.isoformat() if message.valid_until else None
     line = json.dumps({"text": message.text, "valid_until": valid_until}) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -40,7 +40,7 @@ def append_message(path: str, message: TerminalMessage) -> None:
 
 
 def parse_messages(lines: Iterable[bytes]) -> tuple[TerminalMessage, ...]:
-    """What cannot be read as a message is passed over: a damaged line must not silence those after it."""
+    """Invalid lines are skipped: a damaged line must not hide those after it."""
     return tuple(message for line in lines if (message := _parse(line)) is not None)
 
 
@@ -60,13 +60,13 @@ def _ensure_aware(time: datetime) -> datetime:
 
 
 def format_for_terminal(message: TerminalMessage) -> bytes:
-    """On lines of its own, with nothing in it that a terminal would obey."""
+    """On lines of its own, without control characters."""
     lines = ["".join(c if c.isprintable() else " " for c in line) for line in message.text.splitlines()]
     return "".join(f"\r\n*** {line} ***" for line in lines if line.strip()).encode() + b"\r\n"
 
 
 class TerminalMessages:
-    """Shows new messages in the terminals that are open, and looks at the file only while there are any."""
+    """Shows new messages in open terminals. It polls the file only while there are any."""
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class TerminalMessages:
         self._timer: asyncio.TimerHandle | None = None
 
     def banner(self) -> bytes:
-        """The last message that still holds, as a terminal shows it; empty when there is none."""
+        """The last message that is still valid, formatted for a terminal. Empty: there is none."""
         now = self._clock.now()
         for message in reversed(parse_messages(self._read(max(0, self._size() - _MOST_READ))[0])):
             if message.is_valid_at(now):
@@ -103,15 +103,15 @@ class TerminalMessages:
         size = self._size()
         if size == self._position:
             return
-        if size < self._position:  # somebody began the file anew
+        if size < self._position:  # the file was replaced or truncated
             self._position = 0
         lines, self._position = self._read(self._position)
         now = self._clock.now()
         for message in parse_messages(lines):
             if message.is_valid_at(now):
-                shown = format_for_terminal(message)
+                formatted = format_for_terminal(message)
                 for show in list(self._terminals):
-                    show(shown)
+                    show(formatted)
 
     def _size(self) -> int:
         try:
@@ -120,14 +120,14 @@ class TerminalMessages:
             return 0
 
     def _read(self, start: int) -> tuple[list[bytes], int]:
-        """The complete lines from there on, and where the next one begins."""
+        """The complete lines from `start` on, and where the next line begins."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(start)
                 data = file.read(_MOST_READ)
         except OSError:
             return [], start
-        whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == _MOST_READ:  # no message is that long: not ours, skip it
+        complete = data[: data.rfind(b"\n") + 1]
+        if not complete and len(data) == _MOST_READ:  # no message of ours is that long: skip it
             return [], start + len(data)
-        return whole.splitlines(), start + len(whole)
+        return complete.splitlines(), start + len(complete)
