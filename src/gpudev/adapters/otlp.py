@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import (
@@ -102,14 +102,14 @@ class _GivenIds(IdGenerator):
         return int(self.ref.span_id, 16)
 
 
-class _Exporter(OTLPSpanExporter):
+class _Exporter(SpanExporter):
     def __init__(self, url: str, outage: "_OutageLog") -> None:
-        super().__init__(url, timeout=_RETRY_SECONDS)
+        self._sender = OTLPSpanExporter(url, timeout=_RETRY_SECONDS)
         self._outage = outage
         self._is_closed = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = super().export(spans)
+        result = self._sender.export(spans)
         if result is SpanExportResult.SUCCESS:
             self._outage.is_logged = False
         return result
@@ -118,7 +118,7 @@ class _Exporter(OTLPSpanExporter):
         """Ends the retries. Called by whoever comes first: the SDK, or we who no longer wait for it."""
         if not self._is_closed:
             self._is_closed = True
-            super().shutdown()  # type: ignore[no-untyped-call]  # the SDK declares no types for it
+            self._sender.shutdown()
 
 
 class _OutageLog(logging.Handler):
