@@ -1,4 +1,4 @@
-"""The Cloud port on Google Cloud: managed instance groups, Compute disks and snapshots.
+"""Google Cloud: managed instance groups, Compute disks and snapshots.
 
-Nothing here imports Google's packages before a cloud is started: they take seconds and much memory.
+Google's packages are imported only when a cloud is started, because they take seconds and much memory.
 """

@@ -1,8 +1,12 @@
-"""Calls of Google's client without holding anybody up: in a few threads, with time-outs, tried again when that helps.
+"""Calls to Google Cloud: in a few threads, with timeouts and retries; complete listings.
 
-The client is synchronous, and importing it takes seconds: it is imported in a thread when a cloud is started. Its own
-retries are off, since they would sleep in a thread. A call that is given up on may leave its thread waiting until the
-socket's time-out; whatever it still does may be repeated. Decides nothing about disks.
+Google's client is synchronous, and its import takes seconds, so it is imported in a thread when a cloud is started. Its
+own retries are off, because they would sleep in a thread. After a timeout the thread may wait until the socket's
+timeout; what the call still does then may be repeated safely.
+
+A listing is complete or it raises: every page, and every zone. GCP answers an aggregated list with success also when
+some zones could not be reached, and reports that only in a warning. Pages are read in a thread, each before the next
+one is requested: a long listing blocks nothing and is never kept whole in Google's form.
 """
 
 import asyncio
@@ -29,25 +33,25 @@ _SCOPE = "https://www.googleapis.com/auth/compute"
 
 @dataclass(frozen=True, slots=True)
 class CallPace:
-    """How long GCP is waited for, and how soon it is asked again. Not a setting: these fit any project."""
+    """Timeouts, attempts and pauses. Not settings: these values fit any project."""
 
     call_timeout: timedelta = timedelta(seconds=30)
     """Of one attempt of one call."""
     attempts: int = 5
     """Of one call."""
     operation_patience: timedelta = timedelta(minutes=2)
-    """How long a change is waited for before its caller must ask again later."""
+    """How long to wait for an operation before the caller must try again later."""
     first_wait: timedelta = timedelta(milliseconds=500)
-    """Before the second attempt; doubled before each further one, and less by chance."""
+    """Before the second attempt; doubled before each further one, and shortened at random."""
     longest_wait: timedelta = timedelta(seconds=8)
     poll_every: timedelta = timedelta(milliseconds=300)
-    """What goes on is looked at so often at first, then more rarely."""
+    """First interval between two polls of an operation; it grows up to `slowest_poll`."""
     slowest_poll: timedelta = timedelta(seconds=3)
 
 
 class GcpClient:
     def __init__(self, settings: GcpSettings, pace: CallPace, endpoint: str = "") -> None:
-        """`endpoint`: another address than Google's. No credentials are ever sent there."""
+        """`endpoint`: an address other than Google's. Credentials are never sent there."""
         self.settings = settings
         self.pace = pace
         self._endpoint = endpoint
@@ -56,13 +60,13 @@ class GcpClient:
         self._thread_slots = asyncio.Semaphore(_THREADS)
         self._clients: dict[str, Any] = {}
         self.messages: Any = None
-        """Google's module, with the types of its messages."""
+        """Google's module with its message types."""
 
     async def start(self) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._connect)
         except ImportError as error:
-            raise ClusterError('GCP needs more packages: pip install "gpu-dev[server,gcp]"') from error
+            raise ClusterError('the GCP library is missing: pip install "gpu-dev[server,gcp]"') from error
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -74,13 +78,13 @@ class GcpClient:
         return self._clients[name]
 
     def retry_delay(self, attempt: int) -> float:
-        """How long to wait after the n-th failure (the first is 1), in seconds."""
+        """Seconds to wait after the n-th failure (the first is 1)."""
         pause = backoff(attempt, self.pace.first_wait, self.pace.longest_wait, jitter=random.uniform(0.5, 1.0))
         return pause.total_seconds()
 
     async def call(self, permission: Permission, send: Callable[..., Any], request: Any, kind: str) -> Any:
-        """One request, tried again while it cannot be answered. `permission` is what an administrator would grant
-        for it, `kind` what GCP calls the answer. A request that changes something must carry a request id."""
+        """Send one request, with retries while GCP is unavailable. `permission`: what an administrator grants for it.
+        `kind`: GCP's name for the response type. A request that changes something must have a request id."""
         attempt = 1
         while True:
             try:
@@ -92,7 +96,7 @@ class GcpClient:
             attempt += 1
 
     async def run_in_thread(self, do: Callable[..., _T], *arguments: Any) -> _T:
-        """In a thread: for what takes long without waiting for anybody."""
+        """For long work without I/O."""
         async with self._thread_slots:
             return await asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
 
@@ -100,26 +104,26 @@ class GcpClient:
         async with self._thread_slots:
             try:
                 async with asyncio.timeout(self.pace.call_timeout.total_seconds()):
-                    answer = await asyncio.get_running_loop().run_in_executor(
+                    response = await asyncio.get_running_loop().run_in_executor(
                         self._threads, self._send, permission, send, request
                     )
             except TimeoutError as error:
-                raise Unavailable(f"GCP did not answer in {self.pace.call_timeout} ({permission}).") from error
-        if answer.kind != kind:
-            # Any JSON object would do for the client: one that is not of this kind is no empty answer.
-            raise Unavailable(f"GCP's answer ({permission}) is no {kind} but {answer.kind[:80]!r}.")
-        return answer
+                raise Unavailable(f"GCP did not answer {permission} within {self.pace.call_timeout}") from error
+        if response.kind != kind:
+            # The client accepts any JSON object; one of another kind is not an empty response.
+            raise Unavailable(f"invalid GCP response to {permission}: {response.kind[:80]!r} (expected {kind})")
+        return response
 
     def _send(self, permission: Permission, send: Callable[..., Any], request: Any) -> Any:
-        """In a thread."""
+        """Runs in a thread."""
         from google.api_core.exceptions import GoogleAPICallError
         from google.auth.exceptions import GoogleAuthError
         from google.protobuf.json_format import ParseError
         from requests.exceptions import RequestException
 
         try:
-            answer = send(request=request, retry=None, timeout=self.pace.call_timeout.total_seconds())
-            return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
+            response = send(request=request, retry=None, timeout=self.pace.call_timeout.total_seconds())
+            return next(iter(response.pages)) if hasattr(response, "pages") else response
         except GoogleAPICallError as error:
             raise errors.error_from_response(error, permission) from error
         except GoogleAuthError as error:
@@ -127,11 +131,11 @@ class GcpClient:
         except RequestException as error:
             raise Unavailable(f"GCP could not be reached ({permission}): {error}") from error
         except (ParseError, ValueError, TypeError, AttributeError) as error:
-            # The client takes every answer for the API's and stumbles over what a proxy made.
-            raise Unavailable(f"GCP's answer cannot be read ({permission}): {error}") from error
+            # The client takes every response for the API's and fails on those of a proxy.
+            raise Unavailable(f"unreadable GCP response to {permission}: {error}") from error
 
     def _connect(self) -> None:
-        """In a thread: seconds of importing the first time."""
+        """Runs in a thread: the first import takes seconds."""
         self.messages = importlib.import_module("google.cloud.compute_v1")
         credentials = self._credentials()
         options = {"api_endpoint": self._endpoint} if self._endpoint else {}
@@ -144,9 +148,9 @@ class GcpClient:
         import google.auth.credentials
 
         if self._endpoint:
-            # Real credentials are for Google alone.
+            # Real credentials are sent to Google only.
             if not self.project:
-                raise ClusterError("GPU_DEV_GCP_PROJECT must be set where there is another endpoint.")
+                raise ClusterError("GPU_DEV_GCP_PROJECT is not set, and another endpoint than Google's is")
             return google.auth.credentials.AnonymousCredentials()
         try:
             credentials, project = google.auth.default(scopes=[_SCOPE])
@@ -154,7 +158,7 @@ class GcpClient:
             raise _credentials_failed(error, "credentials") from error
         self.project = self.project or project or ""
         if not self.project:
-            raise ClusterError("No GCP project: set GPU_DEV_GCP_PROJECT.")
+            raise ClusterError("no GCP project found: set GPU_DEV_GCP_PROJECT")
         return credentials
 
 
@@ -163,18 +167,14 @@ def _credentials_failed(error: Any, permission: str) -> GpuDevError:
 
     if isinstance(error, TransportError) or getattr(error, "retryable", False):
         return Unavailable(f"GCP's credentials could not be renewed ({permission}): {error}")
-    return ClusterError(f"GCP's credentials do not serve ({permission}): {error}")
+    return ClusterError(f"GCP's credentials cannot be used ({permission}): {error}")
 
 
-# Listings that are whole or are not told: every page, and no zone that did not answer.
-#
-# GCP answers an aggregated list with success also when some zones could not be asked, and says so in a warning. Pages
-# are read in a thread, each before the next is asked for: a long listing neither holds anybody up nor is held in memory
-# in Google's form.
+# Listings.
 
 
 _PAGE_SIZE = 500
-"""The most that GCP puts on a page."""
+"""The most that GCP returns in one page."""
 _HARMLESS_WARNINGS = frozenset(
     {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
@@ -189,7 +189,7 @@ class GcpListing:
     request: str
     kind: str
     key: str | None = None
-    """What a zone's part is called, where a listing has one for each zone and region."""
+    """Name of a zone's part, in listings with one part per zone and region; None: the listing has no such parts."""
 
 
 GROUP_LISTING = GcpListing(
@@ -216,11 +216,11 @@ SNAPSHOT_LISTING = GcpListing(
 async def list_resources(
     client: GcpClient, listing: GcpListing, read: Callable[[Any], _T | None], *, filter_text: str = ""
 ) -> list[_T]:
-    """What `read` makes of everything that fits the filter `asking`, in our region. None: it is none of ours."""
+    """What `read` returns for every resource in our region that matches `filter_text`; None: it is left out."""
     send = getattr(client.service_client(listing.client), listing.method)
     request_type = getattr(client.messages, listing.request)
     region, found = client.settings.region, list[_T]()
-    token, seen = "", set[str]()
+    token, tokens = "", set[str]()
     while True:
         request = request_type(project=client.project, max_results=_PAGE_SIZE)
         if filter_text:
@@ -228,32 +228,32 @@ async def list_resources(
         if token:
             request.page_token = token
         try:
-            answer = await client.call(listing.permission, send, request, listing.kind)
+            response = await client.call(listing.permission, send, request, listing.kind)
         except GcpPermissionDenied:
             raise
         except ClusterError as error:
-            raise Unavailable(f"GCP's listing ({listing.permission}) broke off: {error}") from error
-        found += await client.run_in_thread(_read_page, answer, listing, region, read)
-        token = answer.next_page_token
+            raise Unavailable(f"GCP listing {listing.permission} is incomplete: {error}") from error
+        found += await client.run_in_thread(_read_page, response, listing, region, read)
+        token = response.next_page_token
         if not token:
             return found
-        if token in seen:
-            raise Unavailable(f"GCP's listing ({listing.permission}) goes round in circles.")
-        seen.add(token)
+        if token in tokens:
+            raise Unavailable(f"GCP listing {listing.permission} repeats a page token")
+        tokens.add(token)
 
 
-def _read_page(answer: Any, listing: GcpListing, region: str, read: Callable[[Any], _T | None]) -> list[_T]:
-    page = type(answer).pb(answer)  # the raw message, which reads many times faster
+def _read_page(response: Any, listing: GcpListing, region: str, read: Callable[[Any], _T | None]) -> list[_T]:
+    page = type(response).pb(response)  # the raw message, which reads many times faster
     # A warning for the whole page need not name the zones that are missing.
     _check_complete(page.warning, "the project", listing)
     items = page.items if listing.key is None else _items_in_region(page, listing, listing.key, region)
-    return [ours for item in items if (ours := read(item)) is not None]
+    return [resource for item in items if (resource := read(item)) is not None]
 
 
 def _items_in_region(page: Any, listing: GcpListing, key: str, region: str) -> Iterator[Any]:
     missing = [scope for scope in page.unreachables if is_in_region(scope, region)]
     if missing:
-        raise Unavailable(f"GCP could not ask all zones ({listing.permission}): {', '.join(missing)}.")
+        raise Unavailable(f"GCP could not reach all zones for {listing.permission}: {', '.join(missing)}")
     for scope, scoped in page.items.items():
         if is_in_region(scope, region):
             _check_complete(scoped.warning, scope, listing)
@@ -263,5 +263,5 @@ def _items_in_region(page: Any, listing: GcpListing, key: str, region: str) -> I
 def _check_complete(warning: Any, scope: str, listing: GcpListing) -> None:
     if warning.code and warning.code not in _HARMLESS_WARNINGS:
         raise Unavailable(
-            f"GCP's answer about {scope} is incomplete ({listing.permission}, {warning.code}): {warning.message}"
+            f"GCP listing {listing.permission} is incomplete for {scope} ({warning.code}): {warning.message}"
         )

@@ -1,4 +1,4 @@
-"""Google Cloud behind the Cloud port."""
+"""Google Cloud implementation of the Cloud port."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -52,12 +52,12 @@ class GcpCloud:
         await self._client.close()
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
-        """Zones may hold groups of the same name; each is told."""
+        """Zones may have groups of the same name; each is returned."""
 
-        def ours(group: Any) -> tuple[str, NodeGroup] | None:
+        def read_own(group: Any) -> tuple[str, NodeGroup] | None:
             return (group.self_link, node_group_from_resource(group)) if group.name.startswith(prefix) else None
 
-        found = await list_resources(self._client, GROUP_LISTING, ours)
+        found = await list_resources(self._client, GROUP_LISTING, read_own)
         return [group for _, group in sorted(found, key=lambda pair: (pair[1].name, pair[0]))]
 
     async def volumes(self) -> list[Volume]:
@@ -66,10 +66,10 @@ class GcpCloud:
         return self._environment_tag.select(volumes)
 
     async def snapshots(self) -> list[Snapshot]:
-        """A disk's snapshots are known by its number: a later disk of the same name is another one."""
+        """Snapshots are matched to disks by number, because a later disk may have the same name."""
         numbers = set(await self._list_disks(lambda disk: str(disk.id)))
 
-        def ours(snapshot: Any) -> Snapshot | None:
+        def read_own(snapshot: Any) -> Snapshot | None:
             is_ours = OWNER_TAG in snapshot.labels or snapshot.source_disk_id in numbers
             return (
                 snapshot_from_resource(snapshot)
@@ -77,15 +77,15 @@ class GcpCloud:
                 else None
             )
 
-        snapshots = await list_resources(self._client, SNAPSHOT_LISTING, ours)
+        snapshots = await list_resources(self._client, SNAPSHOT_LISTING, read_own)
         snapshots.sort(key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id))
         return self._environment_tag.select(snapshots)
 
     async def _list_disks(self, read: Callable[[Any], _T]) -> list[_T]:
-        def ours(disk: Any) -> _T | None:
+        def read_own(disk: Any) -> _T | None:
             return read(disk) if OWNER_TAG in disk.labels else None
 
-        return await list_resources(self._client, DISK_LISTING, ours, filter_text=f"labels.{OWNER_TAG}:*")
+        return await list_resources(self._client, DISK_LISTING, read_own, filter_text=f"labels.{OWNER_TAG}:*")
 
     async def find_volume(self, volume_id: str) -> Volume | None:
         disk = await self._disks.find_disk(get_zonal_disk_path(volume_id))

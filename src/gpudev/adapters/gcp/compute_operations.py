@@ -1,4 +1,7 @@
-"""Changes in GCP: each is an operation that goes on after its request was answered. Here it is begun and looked at."""
+"""Operations of the Compute API: starting changes, and waiting for them.
+
+A change continues after the response to its request.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,14 +20,14 @@ _OPERATION_KIND = "compute#operation"
 
 
 async def begin_operation(gcp: GcpClient, permission: Permission, client: str, method: str, request: Any) -> Any:
-    """One request id for all attempts of this call: GCP does it once. Another call has another id, since GCP answers a
-    known id with what became of it, failure included; names keep things from being made twice then."""
+    """All attempts of one call have one request id, so GCP executes it once. Another call has another id, because for a
+    known id GCP returns the old result, also a failure. Between calls, unique names prevent a second creation."""
     request.request_id = str(uuid4())
     return await gcp.call(permission, getattr(gcp.service_client(client), method), request, _OPERATION_KIND)
 
 
 async def await_operation(gcp: GcpClient, operation: Any, permission: Permission) -> None:
-    """Looks until it is done. Raises what became of it."""
+    """Wait until it is done. Raises its error."""
 
     async def is_done() -> bool | None:
         nonlocal operation
@@ -32,14 +35,14 @@ async def await_operation(gcp: GcpClient, operation: Any, permission: Permission
             operation = await get_operation(gcp, operation)
         return True if operation.status == gcp.messages.Operation.Status.DONE else None
 
-    await poll_until(gcp, is_done, f"{permission} is still going on")
+    await poll_until(gcp, is_done, f"{permission} is not finished")
     failure = errors.error_from_operation(operation, permission)
     if failure is not None:
         raise failure
 
 
 async def check_not_failed(gcp: GcpClient, operation: Any, permission: Permission) -> None:
-    """Raises why an operation failed, if it did; it need not be done."""
+    """Raises the error of a failed operation; it may still be running."""
     operation = await get_operation(gcp, operation)
     failure = errors.error_from_operation(operation, permission)
     if failure is not None:
@@ -58,18 +61,18 @@ async def get_operation(gcp: GcpClient, operation: Any) -> Any:
     try:
         return await gcp.call(permission, gcp.service_client(client).get, request, _OPERATION_KIND)
     except errors.GcpNotFound as error:
-        raise Unavailable(f"GCP does not know what became of {operation.name}.") from error
+        raise Unavailable(f"GCP operation {operation.name} not found; its result is unknown") from error
 
 
-async def poll_until(gcp: GcpClient, ask: Callable[[], Awaitable[_T | None]], waiting_for: str) -> _T:
-    """Asks again and again, ever more rarely, until there is an answer."""
+async def poll_until(gcp: GcpClient, poll: Callable[[], Awaitable[_T | None]], problem: str) -> _T:
+    """Poll at growing intervals until the result is not None. `problem`: what the error says after a timeout."""
     pauses = growing_pauses(gcp.pace.poll_every, gcp.pace.slowest_poll, factor=1.5)
     patience = gcp.pace.operation_patience
     try:
         async with asyncio.timeout(patience.total_seconds()):
-            while (answer := await ask()) is None:
+            while (result := await poll()) is None:
                 pause = next(pauses)
                 await asyncio.sleep(pause.total_seconds())
-            return answer
+            return result
     except TimeoutError as error:
-        raise Unavailable(f"GCP: {waiting_for} after {patience}; ask again later.") from error
+        raise Unavailable(f"GCP: {problem} after {patience}; try again later") from error

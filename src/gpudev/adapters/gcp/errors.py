@@ -1,6 +1,6 @@
-"""What an error of Google's client means, decided once: the cloud said no, or it could not be asked.
+"""Mapping of Google's errors: the cloud rejected a request, or it was unavailable.
 
-Only an answer in the Compute API's own form is the cloud's. A "404" that some proxy made is no proof that anything is
+Only a response in the Compute API's own format is the cloud's. A "404" from a proxy does not prove that a resource is
 gone.
 """
 
@@ -11,11 +11,11 @@ from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 
 
 class GcpNotFound(ClusterError):
-    """The cloud says definitely that there is none."""
+    """The cloud says definitely that the resource does not exist."""
 
 
 class GcpAlreadyExists(ClusterError):
-    """Something of this name exists."""
+    """A resource of this name exists."""
 
 
 class GcpPermissionDenied(ClusterError):
@@ -23,7 +23,7 @@ class GcpPermissionDenied(ClusterError):
 
 
 class GcpConditionNotMet(ClusterError):
-    """It changed since it was read; nothing was done."""
+    """The resource changed since it was read; the request had no effect."""
 
 
 _ERROR_BY_REASON: dict[str, type[GpuDevError]] = {
@@ -32,7 +32,7 @@ _ERROR_BY_REASON: dict[str, type[GpuDevError]] = {
     "ALREADY_EXISTS": GcpAlreadyExists,
     "RESOURCE_ALREADY_EXISTS": GcpAlreadyExists,
     "CONDITION_NOT_MET": GcpConditionNotMet,
-    # True at another time. The first two come as 403.
+    # Temporary. The first two have status 403.
     "RATE_LIMIT_EXCEEDED": Unavailable,
     "USER_RATE_LIMIT_EXCEEDED": Unavailable,
     "RESOURCE_OPERATION_RATE_EXCEEDED": Unavailable,
@@ -46,7 +46,7 @@ _ERROR_BY_STATUS: dict[int, type[GpuDevError]] = {
     403: GcpPermissionDenied,
     404: GcpNotFound,
     408: Unavailable,
-    409: Unavailable,  # another operation is under way; that something exists is told by its reason
+    409: Unavailable,  # another operation is running; "already exists" is recognised by its reason
     412: GcpConditionNotMet,
     429: Unavailable,
 }
@@ -55,15 +55,15 @@ _NO_PROJECT = re.compile(r"resource 'projects/[^/']+' was not found", re.IGNOREC
 
 def error_from_response(error: Any, permission: str) -> GpuDevError:
     """`error` is a GoogleAPICallError."""
-    told = _parse_error(error.response)
-    if told is None:
-        return Unavailable(f"GCP could not be asked ({permission}): {str(error)[:300]}")
-    status, reason, message = told
+    parsed = _parse_error(error.response)
+    if parsed is None:
+        return Unavailable(f"GCP could not be reached ({permission}): {str(error)[:300]}")
+    status, reason, message = parsed
     return _error_for(status, reason, message, permission)
 
 
 def error_from_operation(operation: Any, permission: str) -> GpuDevError | None:
-    """What became of an operation that is done. None: it succeeded."""
+    """None: it has not failed."""
     errors = list(operation.error.errors)
     status = operation.http_error_status_code
     if not errors and status < 400:
@@ -79,14 +79,14 @@ def _error_for(status: int, reason: str, message: str, permission: str) -> GpuDe
         _ERROR_BY_REASON.get(code) or _ERROR_BY_STATUS.get(status) or (Unavailable if status >= 500 else ClusterError)
     )
     if kind is GcpNotFound and _NO_PROJECT.search(message):
-        kind = ClusterError  # nothing is known of what was in it
+        kind = ClusterError  # a missing project does not prove that the resource is gone
     if kind is Unavailable:
-        return Unavailable(f"GCP did not do it now ({permission}; {status} {reason}): {message}")
-    return kind(f"GCP refuses {permission} ({status} {reason}): {message}")
+        return Unavailable(f"GCP cannot answer {permission} now ({status} {reason}): {message}")
+    return kind(f"GCP rejects {permission} ({status} {reason}): {message}")
 
 
 def _parse_error(response: Any) -> tuple[int, str, str] | None:
-    """Status, reason and message of an answer in the API's own form."""
+    """Status, reason and message; None: the response is not in the API's own format."""
     if response is None:
         return None
     try:

@@ -1,12 +1,14 @@
-"""How tags of any text become GCP's labels, and are read again exactly.
+"""Encoding of tags with any text as GCP labels, and back.
 
-A label's key and value may hold a-z, 0-9, - and _ only, and at most 63 of them. What fits is a label as it stands.
-What does not (ada@example.com) is written twice: as a readable stand-in with a hash under its own key, so that it can
-be filtered by and seen in a console, and exactly, with everything else that does not fit, as JSON in base 32, cut into
-`gpu-dev-exact-NN` labels. When the stand-in no longer belongs to the exact text, somebody changed the label by hand:
-the label counts. When the exact text is damaged, the stand-in is told, which is nobody's name thanks to its hash.
+Keys and values of labels may contain only a-z, 0-9, - and _, and at most 63 characters. A tag that fits becomes a plain
+label. A tag that does not (ada@example.com) is written twice. Under its own key goes a readable value with a hash, for
+filters and the console. The exact text goes, with all others that do not fit, as JSON in base 32 into the labels
+`gpu-dev-exact-NN`.
 
-Labels alone are used, since they are all that can be changed of a disk later; a description is not.
+If the readable value does not match the exact text, somebody changed the label by hand, and the label counts. If the
+exact text is damaged, the readable value is returned; because of its hash it is never another user's name.
+
+Only labels are used, because a disk's description cannot be changed later.
 """
 
 import base64
@@ -30,12 +32,12 @@ _HASH_BYTES = 5
 
 
 def labels_from_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Labels for something new."""
+    """Labels of a new resource."""
     return update_labels({}, tags)
 
 
 def update_labels(labels: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
-    """These labels with some tags set and everything else as it was."""
+    """The labels after setting these tags; all others stay."""
     plain, exact = _split_labels(labels)
     for key, value in tags.items():
         plain.pop(key, None)
@@ -49,7 +51,7 @@ def update_labels(labels: Mapping[str, str], tags: Mapping[str, str]) -> dict[st
             exact[key] = value
     merged = plain | _pack_exact(exact)
     if len(merged) > MAX_LABELS:
-        raise Invalid(f"These tags need {len(merged)} labels; GCP allows {MAX_LABELS}.")
+        raise Invalid(f"too many tags: they need {len(merged)} labels (GCP allows {MAX_LABELS})")
     return merged
 
 
@@ -59,14 +61,14 @@ def tags_from_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def readable_value(value: str) -> str:
-    """A label's value that reads like this text and belongs to no other."""
-    mark = base64.b32encode(_hash(value.encode("utf-8", "surrogatepass"))).decode().lower()
+    """A label value that resembles this text and belongs to no other."""
+    digest = base64.b32encode(_hash(value.encode("utf-8", "surrogatepass"))).decode().lower()
     readable = re.sub(r"[^a-z0-9_-]", "_", value.lower())
-    return f"{readable[: MAX_LABEL_LENGTH - len(mark) - 2]}--{mark}"
+    return f"{readable[: MAX_LABEL_LENGTH - len(digest) - 2]}--{digest}"
 
 
 def _split_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels that stand for themselves, and the exact texts that still hold."""
+    """The plain labels, and the exact texts that still match theirs."""
     plain = {key: value for key, value in labels.items() if not _EXACT_KEY.fullmatch(key)}
     chunks = [labels[key] for key in sorted(labels) if _EXACT_KEY.fullmatch(key)]
     if not chunks:
@@ -90,20 +92,18 @@ def _pack_exact(exact: Mapping[str, str]) -> dict[str, str]:
     packed = base64.b32encode(_hash(text) + text).decode().rstrip("=").lower()
     chunks = [packed[start : start + MAX_LABEL_LENGTH] for start in range(0, len(packed), MAX_LABEL_LENGTH)]
     if len(chunks) > MAX_LABELS:
-        raise Invalid(
-            f"These tags are too long for GCP's labels: they need {len(chunks)} and {MAX_LABELS} are allowed."
-        )
+        raise Invalid(f"tags too long: they need {len(chunks)} labels (GCP allows {MAX_LABELS})")
     return {f"{EXACT_PREFIX}{number:02}": chunk for number, chunk in enumerate(chunks)}
 
 
 def _unpack_exact(packed: str) -> dict[str, str]:
-    """Nothing, if it was damaged."""
+    """Empty if it is damaged."""
     try:
         content = base64.b32decode(packed.upper() + "=" * (-len(packed) % 8))
     except binascii.Error:
         return {}
-    told, text = content[:_HASH_BYTES], content[_HASH_BYTES:]
-    if not text or told != _hash(text):
+    digest, text = content[:_HASH_BYTES], content[_HASH_BYTES:]
+    if not text or digest != _hash(text):
         return {}
     exact: dict[str, str] = json.loads(text)
     return exact

@@ -1,7 +1,7 @@
-"""Every permission of GCP that is ever needed, and which of them each part may use.
+"""GCP permissions that we need, and which of them each part of the system needs.
 
-`calling` takes nothing but a `Permission`, so what is not here cannot be asked for. The sets are what an administrator
-grants, in a role of its own: a test fails when a part needs more than its set, or less.
+`GcpClient.call` accepts only a `Permission`, so nothing else can be called. Administrators grant the sets, each as a
+custom role; a test fails when a part needs more than its set, or less.
 """
 
 from enum import StrEnum
@@ -15,15 +15,15 @@ class Permission(StrEnum):
     CREATE_DISK = "compute.disks.create"
     RESIZE_DISK = "compute.disks.resize"
     LABEL_DISK = "compute.disks.setLabels"
-    """Also asked of whoever makes a disk that has labels from the start."""
+    """Also needed to create a disk with labels."""
     DELETE_DISK = "compute.disks.delete"
     SNAPSHOT_DISK = "compute.disks.createSnapshot"
     CREATE_SNAPSHOT = "compute.snapshots.create"
-    """With the one before: never asked for by itself."""
+    """Needed with SNAPSHOT_DISK, never alone."""
     LABEL_SNAPSHOT = "compute.snapshots.setLabels"
-    """With the same."""
+    """Needed with SNAPSHOT_DISK, never alone."""
     READ_SNAPSHOT = "compute.snapshots.useReadOnly"
-    """When a disk is made from one."""
+    """Needed to create a disk from a snapshot."""
     GET_SNAPSHOT = "compute.snapshots.get"
     DELETE_SNAPSHOT = "compute.snapshots.delete"
     GET_ZONE_OPERATION = "compute.zoneOperations.get"
@@ -37,4 +37,4 @@ RECONCILE_DISKS = frozenset({Permission.LIST_DISKS, Permission.LIST_SNAPSHOTS})
 """`gpu-dev-server reconcile disks` and `report orphans`."""
 
 DISK_OPERATIONS = frozenset(Permission) - {Permission.LIST_GROUPS, Permission.LIST_SNAPSHOTS}
-"""Making, growing, labelling, copying and removing disks: the processor alone."""
+"""Creation, growth, labels, copies and removal of disks: only for the processor."""

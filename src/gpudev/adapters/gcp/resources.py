@@ -1,8 +1,8 @@
-"""What GCP calls things, and its disks, snapshots and groups in the port's words.
+"""GCP resources: paths of disks and snapshots, and resources as values of the port.
 
-A volume's id is the disk's path (`projects/P/zones/Z/disks/N`), which is also its handle for the CSI driver; a
-snapshot's is `projects/P/global/snapshots/N`. Knows no client: it reads the fields of Google's messages, whoever
-made them. An answer that does not look like GCP's is nobody's answer.
+A volume's id is the disk's path (`projects/P/zones/Z/disks/N`), which is also its handle for the CSI driver. A
+snapshot's id is `projects/P/global/snapshots/N`. This module reads fields of Google's messages and knows no client. A
+resource that does not look like GCP's raises Unavailable.
 """
 
 import re
@@ -22,7 +22,7 @@ _SNAPSHOT_STATES = {
     "UPLOADING": SnapshotState.PENDING,
     "READY": SnapshotState.COMPLETED,
     "FAILED": SnapshotState.ERROR,
-    # Nothing can be restored from it any more.
+    # It can no longer be restored.
     "DELETING": SnapshotState.ERROR,
 }
 _BUSY_REASONS = {
@@ -36,7 +36,7 @@ _BUSY_REASONS = {
 class DiskPath:
     project: str
     scope: str
-    """zones or regions"""
+    """`zones` or `regions`."""
     location: str
     name: str
 
@@ -45,7 +45,7 @@ class DiskPath:
 
     @property
     def zone(self) -> str | None:
-        """None: it is a region's, a copy in each of two zones."""
+        """None: a regional disk, with a copy in each of two zones."""
         return self.location if self.scope == "zones" else None
 
 
@@ -64,26 +64,26 @@ def find_disk_path(link: str) -> DiskPath | None:
 
 
 def get_zonal_disk_path(volume_id: str) -> DiskPath:
-    """For what is asked of one disk: regions' disks are seen, and left alone."""
+    """For actions on one disk. Regional disks are listed, but never changed."""
     path = find_disk_path(volume_id)
     if path is None:
-        raise ClusterError(f"{volume_id!r} is no disk of GCP (projects/PROJECT/zones/ZONE/disks/NAME).")
+        raise ClusterError(f"invalid GCP disk {volume_id!r} (expected projects/PROJECT/zones/ZONE/disks/NAME)")
     if path.zone is None:
-        raise ClusterError(f"{volume_id!r} is a regional disk; only zonal disks are managed.")
+        raise ClusterError(f"{volume_id!r} is a regional disk; only zonal disks are managed")
     return path
 
 
 def get_snapshot_path(snapshot_id: str) -> SnapshotPath:
     found = _SNAPSHOT_LINK.search(snapshot_id)
     if found is None:
-        raise ClusterError(f"{snapshot_id!r} is no snapshot of GCP (projects/PROJECT/global/snapshots/NAME).")
+        raise ClusterError(f"invalid GCP snapshot {snapshot_id!r} (expected projects/PROJECT/global/snapshots/NAME)")
     return SnapshotPath(*found.groups())
 
 
 def get_disk_path(disk: Any) -> DiskPath:
     path = find_disk_path(disk.self_link)
     if path is None:
-        raise Unavailable(f"GCP told of a disk without an address of its own: {disk.self_link[:200]!r}.")
+        raise Unavailable(f"invalid GCP response: disk with self_link {disk.self_link[:200]!r}")
     return path
 
 
@@ -103,9 +103,9 @@ def volume_from_disk(disk: Any) -> Volume:
 def snapshot_from_resource(snapshot: Any) -> Snapshot:
     found, source = _SNAPSHOT_LINK.search(snapshot.self_link), find_disk_path(snapshot.source_disk)
     if found is None:
-        raise Unavailable(f"GCP told of a snapshot without an address of its own: {snapshot.self_link[:200]!r}.")
+        raise Unavailable(f"invalid GCP response: snapshot with self_link {snapshot.self_link[:200]!r}")
     if snapshot.status not in _SNAPSHOT_STATES:
-        raise Unavailable(f"GCP told of a snapshot whose state {snapshot.status[:80]!r} is unknown here.")
+        raise Unavailable(f"invalid GCP response: unknown snapshot state {snapshot.status[:80]!r}")
     return Snapshot(
         snapshot_id=str(SnapshotPath(*found.groups())),
         volume_id=str(source) if source else snapshot.source_disk,
@@ -117,7 +117,7 @@ def snapshot_from_resource(snapshot: Any) -> Snapshot:
 
 
 def node_group_from_resource(group: Any) -> NodeGroup:
-    """`current_actions.none` counts the instances that run and have nothing planned for them: those in service."""
+    """`current_actions.none` counts the instances that run without a pending action: those in service."""
     return NodeGroup(name=group.name, desired=group.target_size, in_service=group.current_actions.none)
 
 
@@ -126,7 +126,7 @@ def last_segment(link: str) -> str:
 
 
 def is_in_region(scope: str, region: str) -> bool:
-    """`scope` is a path with zones/ZONE or regions/REGION in it. No region: everywhere."""
+    """`scope`: a path that contains zones/ZONE or regions/REGION. Empty `region`: always true."""
     found = re.search(r"(zones|regions)/([^/]+)", scope)
     if not region or found is None:
         return True
@@ -136,9 +136,9 @@ def is_in_region(scope: str, region: str) -> bool:
 
 def _parse_time(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Unavailable(f"GCP told a time that is none: {text[:80]!r}.") from error
-    if moment.tzinfo is None:
-        raise Unavailable(f"GCP told a time without its zone: {text[:80]!r}.")
-    return moment.astimezone(UTC)
+        raise Unavailable(f"invalid GCP response: time {text[:80]!r}") from error
+    if time.tzinfo is None:
+        raise Unavailable(f"invalid GCP response: time {text[:80]!r} without its zone")
+    return time.astimezone(UTC)

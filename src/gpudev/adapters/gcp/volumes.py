@@ -1,7 +1,7 @@
-"""What is done to Compute disks and snapshots, one by one. Every call may be repeated.
+"""Actions on Compute disks and snapshots. Each may be repeated.
 
-What we make is named after its token, and names are unique (a disk's in its zone): whoever asks again finds it, even
-when labels were changed or copied to something else by some tool.
+Resources are named after their token, and names are unique (a disk's in its zone). A repeated call therefore finds the
+resource, even when a tool has changed its labels or copied them to another one.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ class GcpDisks:
         return await self._await_disk(path)
 
     async def _find_disk_by_name(self, name: str) -> DiskPath | None:
-        """In whatever zone: asking again with another one makes no second disk."""
+        """In all zones, so that a repeated call with another zone creates no second disk."""
 
-        def named_so(disk: Any) -> DiskPath | None:
+        def read_path(disk: Any) -> DiskPath | None:
             return get_disk_path(disk) if disk.name == name else None
 
-        found = await list_resources(self._client, DISK_LISTING, named_so, filter_text=f'name = "{name}"')
+        found = await list_resources(self._client, DISK_LISTING, read_path, filter_text=f'name = "{name}"')
         return found[0] if found else None
 
     async def _create_disk(
@@ -73,23 +73,23 @@ class GcpDisks:
         if from_snapshot is not None:
             disk.source_snapshot = str(get_snapshot_path(from_snapshot))
         request = self._new_message("InsertDiskRequest", project=path.project, zone=path.zone, disk_resource=disk)
-        with contextlib.suppress(GcpAlreadyExists):  # somebody else asked for the same; it is waited for
+        with contextlib.suppress(GcpAlreadyExists):  # another process created it; the caller waits for it
             operation = await compute_operations.begin_operation(
                 self._client, Permission.CREATE_DISK, "Disks", "insert_unary", request
             )
             await compute_operations.await_operation(self._client, operation, Permission.CREATE_DISK)
 
     async def _await_disk(self, path: DiskPath) -> Any:
-        """It was made, so it will be seen; one that does not exist yet is not taken for gone."""
+        """It was created, so it will appear; "not found" does not mean that it is gone."""
 
-        async def made() -> Any | None:
+        async def find_ready() -> Any | None:
             disk = await self.find_disk(path)
             return None if disk is None or disk.status in _CREATING_STATUSES else disk
 
-        disk = await compute_operations.poll_until(self._client, made, f"the disk {path.name} is not ready")
-        if disk.status == "FAILED":  # its creation: nothing was ever on it, and nobody would look for it again
+        disk = await compute_operations.poll_until(self._client, find_ready, f"the disk {path.name} is not ready")
+        if disk.status == "FAILED":  # its creation failed: it has no files, and nothing would ever search for it
             await self.remove_disk(path)
-            raise ClusterError(f"GCP could not make the disk {path.name}.")
+            raise ClusterError(f"GCP could not create the disk {path.name}")
         return disk
 
     async def grow_disk(self, path: DiskPath, size_gb: int) -> Any:
@@ -116,11 +116,11 @@ class GcpDisks:
                 return
             try:
                 await self._set_labels(path, labels, disk.label_fingerprint)
-            except GcpConditionNotMet:  # somebody else changed them meanwhile: theirs must stay
+            except GcpConditionNotMet:  # they were changed meanwhile, and that change must stay
                 await asyncio.sleep(self._client.retry_delay(attempt))
             else:
                 return
-        raise Unavailable(f"The labels of {path.name} are being changed by others all the time.")
+        raise Unavailable(f"the labels of {path.name} keep changing; try again later")
 
     async def _set_labels(self, path: DiskPath, labels: Mapping[str, str], fingerprint: str) -> None:
         request = self._new_message(
@@ -151,13 +151,13 @@ class GcpDisks:
             return None
 
     async def ensure_snapshot(self, token: str, source: DiskPath, tags: Mapping[str, str]) -> Any:
-        """Returns as soon as it can be seen; it may take minutes until it is complete."""
+        """Returns as soon as it exists; it may take minutes until it is complete."""
         path = SnapshotPath(source.project, resource_name(token))
         snapshot = await self.find_snapshot(path)
         if snapshot is None:
             snapshot = await self._create_snapshot(path, token, source, tags)
         if find_disk_path(snapshot.source_disk) != source:
-            raise ClusterError(f"The snapshot {path.name} is of another disk: {snapshot.source_disk}.")
+            raise ClusterError(f"the snapshot {path.name} is of another disk: {snapshot.source_disk}")
         return snapshot
 
     async def _create_snapshot(self, path: SnapshotPath, token: str, source: DiskPath, tags: Mapping[str, str]) -> Any:
@@ -171,25 +171,27 @@ class GcpDisks:
             ),
         )
         operation = None
-        with contextlib.suppress(GcpAlreadyExists):  # somebody else asked for the same
+        with contextlib.suppress(GcpAlreadyExists):  # another process created it
             operation = await compute_operations.begin_operation(
                 self._client, Permission.SNAPSHOT_DISK, "Disks", "create_snapshot_unary", request
             )
 
-        async def begun() -> Any | None:
+        async def find_created() -> Any | None:
             snapshot = await self.find_snapshot(path)
             if snapshot is None and operation is not None:
                 await compute_operations.check_not_failed(self._client, operation, Permission.SNAPSHOT_DISK)
             return snapshot
 
-        return await compute_operations.poll_until(self._client, begun, f"the snapshot {path.name} cannot be seen")
+        return await compute_operations.poll_until(
+            self._client, find_created, f"the snapshot {path.name} does not exist yet"
+        )
 
     async def remove_snapshot(self, path: SnapshotPath) -> None:
         request = self._new_message("DeleteSnapshotRequest", project=path.project, snapshot=path.name)
         await self._delete_resource(Permission.DELETE_SNAPSHOT, "Snapshots", request)
 
     async def _delete_resource(self, permission: Permission, client: str, request: Any) -> None:
-        with contextlib.suppress(GcpNotFound):  # gone, which is what was asked for
+        with contextlib.suppress(GcpNotFound):  # it is gone already
             operation = await compute_operations.begin_operation(
                 self._client, permission, client, "delete_unary", request
             )

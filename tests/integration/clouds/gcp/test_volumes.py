@@ -72,7 +72,7 @@ async def test_a_disk_that_could_not_be_made_is_not_left_behind(world: StubWorld
     token = str(uuid4())
     volume = await world.new_volume(token)
     world.stub.project.disks[volume.volume_id]["status"] = "FAILED"
-    with pytest.raises(ClusterError, match="could not make the disk"):
+    with pytest.raises(ClusterError, match="could not create the disk"):
         await world.new_volume(token)
     assert world.stub.project.disks == {}
     assert (await world.new_volume(token)).busy_reason is None, "the next attempt is a new one"
