@@ -157,10 +157,6 @@ class DiskOperationStore(Protocol):
         """The newest first."""
         ...
 
-    async def disks(self, user_id: UserId) -> list[DiskState]:
-        """All that are not purged, the deleted ones too, by name and age."""
-        ...
-
     async def snapshots(self, disk_id: DiskId) -> Sequence[SnapshotRecord]:
         """All that are recorded, the newest first; the removed ones too."""
         ...
@@ -200,8 +196,6 @@ class UnlinkedDisks(Protocol):
 
 class ContentsStore(Protocol):
     """Listings of what is in snapshots, kept as long as these are."""
-
-    async def find_contents(self, snapshot_id: RecordedSnapshotId) -> Contents | None: ...
 
     async def save_contents(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
         """Twice is once."""

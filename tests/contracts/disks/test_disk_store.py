@@ -14,6 +14,7 @@ from gpudev.domain.disks.operations import (
     CreateDisk,
     DeleteDisk,
     DiskSettings,
+    DiskState,
     Operation,
     OperationChanges,
     OperationId,
@@ -25,6 +26,7 @@ from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_re
 from gpudev.domain.queue import DISK_QUEUE
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.acceptance import accept_request
+from support.disks.disk_queries import disk_history
 from support.disks.memory_store import MemoryDiskStore
 from support.disks.postgres_store import PostgresStoreWorld
 
@@ -43,6 +45,9 @@ class MemoryStoreWorld(StoreWorld):
     async def release(self, disk_id: DiskId) -> None:
         self.store.release(disk_id)
 
+    async def disks(self, user_id: UserId) -> list[DiskState]:
+        return self.store.disks_of(user_id)
+
 
 class TestInMemory(DiskStoreContract):
     @pytest.fixture
@@ -60,7 +65,7 @@ async def test_a_message_and_a_line_of_history_come_with_the_operation(postgres_
     asked = await postgres_world.ask(CreateDisk(new_disk_id(), "work", 20))
     [message] = await postgres_world.stores.message_queue.peek_messages(DISK_QUEUE)
     assert message.body == {"operation_id": str(asked.operation_id), "cause": "asked"}
-    [line] = await postgres_world.stores.disk_records.history(asked.disk_id)
+    [line] = await disk_history(postgres_world.stores, asked.disk_id)
     assert (line["kind"], line["message"], line["by"]) == ("create", "created, 20 GB", "test")
 
 

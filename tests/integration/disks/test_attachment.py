@@ -25,6 +25,7 @@ from gpudev.settings import Settings
 from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
 from support.disks.disk_processor import DISKS, DiskStays, Life
+from support.disks.disk_queries import disk_history
 
 
 async def test_a_dev_server_starts_on_the_volume_of_its_disk(stays: DiskStays) -> None:
@@ -289,7 +290,7 @@ async def test_a_disk_as_it_was_left_takes_one_look_and_no_message(stays: DiskSt
     assert await stays.stores.message_queue.peek_messages(DISK_QUEUE) == []
     disk = await stays.disk()
     assert disk.saved_as is None, "from here on a dev server may write"
-    history = [line["message"] for line in await stays.stores.disk_records.history(disk.disk_id)]
+    history = [line["message"] for line in await disk_history(stays.stores, disk.disk_id)]
     assert history[-1] == f"make ready: volume {disk.volume_id} is ready, as it was left"
 
 

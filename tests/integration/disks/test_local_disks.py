@@ -32,6 +32,7 @@ from gpudev.settings import Settings
 from gpudev.workflows.disks.operations import DiskOperations
 from gpudev.workflows.disks.reconcile_disks import DiskAdoption
 from support.clock import ManualClock
+from support.disks.disk_queries import disks_of, find_contents
 from support.paper_cluster import PaperCluster
 from support.processor_world import World
 
@@ -68,7 +69,7 @@ class LocalDisks(World):
         return self.settings.state_dir / "disks" / volume.volume_id
 
     async def disk(self, name: str = "data") -> DiskState:
-        disks = await self.stores.disk_operations.disks(await self.user())
+        disks = await disks_of(self.stores, await self.user())
         return next(one for one in disks if one.name == name)
 
     async def old_disk(self, name: str = "data") -> Path:
@@ -120,7 +121,7 @@ async def test_files_are_there_again_and_what_was_in_a_snapshot_is_kept(local: L
     (local.home(first) / "thesis").write_text("chapter one")
     await local.end(first)
     [snapshot] = await local.stores.disk_operations.snapshots((await local.disk()).disk_id)
-    contents = await local.stores.disk_contents.find_contents(snapshot.snapshot_id)
+    contents = await find_contents(local.stores, snapshot.snapshot_id)
     assert contents is not None
     assert ("thesis", 11) in {(entry.path, entry.size) for entry in contents.entries}
     second = await local.start()
@@ -140,7 +141,7 @@ async def test_what_is_in_a_snapshot_is_known_when_whoever_asked_for_it_hears_th
         await local.work.advance(asked, within_s=60)
         local.clock.move(seconds=3)
     [snapshot] = await local.stores.disk_operations.snapshots(disk.disk_id)
-    contents = await local.stores.disk_contents.find_contents(snapshot.snapshot_id)
+    contents = await find_contents(local.stores, snapshot.snapshot_id)
     assert contents is not None
     assert "thesis" in {entry.path for entry in contents.entries}
 
@@ -254,7 +255,7 @@ async def test_one_that_ran_before_disks_were_made_ready_keeps_its_folder(local:
     assert local.home(rid) == home
     await local.end(rid)
     [snapshot] = await local.stores.disk_operations.snapshots((await local.disk()).disk_id)
-    contents = await local.stores.disk_contents.find_contents(snapshot.snapshot_id)
+    contents = await find_contents(local.stores, snapshot.snapshot_id)
     assert contents is not None
     assert "thesis" in {entry.path for entry in contents.entries}
 
@@ -279,14 +280,14 @@ async def test_contents_go_with_their_snapshot(local: LocalDisks) -> None:
     await local.end(rid)
     disk = await local.disk()
     [snapshot] = await local.stores.disk_operations.snapshots(disk.disk_id)
-    assert await local.stores.disk_contents.find_contents(snapshot.snapshot_id) is not None
+    assert await find_contents(local.stores, snapshot.snapshot_id) is not None
     await local.ask(DeleteDisk(disk.disk_id))
     local.clock.move(days=31)
     for _ in range(3):
         local.clock.move(minutes=11)
         await local.work.run_round()
         await local.work.wait_idle()
-    assert await local.stores.disk_contents.find_contents(snapshot.snapshot_id) is None
+    assert await find_contents(local.stores, snapshot.snapshot_id) is None
 
 
 async def test_one_machine_opens_its_folders_and_adopts_what_lies_there(

@@ -25,7 +25,9 @@ from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cloud import SnapshotState
 from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
+from support.disks.disk_queries import disk_history, disks_of
 from support.disks.disk_world import ADA, DiskWorld, now_or_never
+from support.disks.due_operations import run_due
 from support.disks.memory_cloud import MemoryCloud
 from support.disks.postgres_store import PostgresStoreWorld
 
@@ -127,7 +129,7 @@ def test_two_that_work_on_the_same_do_it_once() -> None:
         nonlocal busy
         if not busy:
             busy = True
-            now_or_never(other.run_due())
+            now_or_never(run_due(other))
             busy = False
 
     world.trouble.listener = meddle
@@ -187,17 +189,17 @@ def test_what_is_too_new_to_be_seen_is_not_taken_for_gone() -> None:
     world.cloud.volumes_there.clear()
     actor = replace(world.actor, appears_within=timedelta(hours=1))
     world.snapshot(disk)
-    now_or_never(actor.run_due())
+    now_or_never(run_due(actor))
     assert operation(world).state is OperationState.RUNNING
     assert "cannot be seen yet" in str(operation(world).error)
     world.cloud.volumes_there.update(hidden)
     world.clock.move(minutes=10)
-    now_or_never(actor.run_due())
+    now_or_never(run_due(actor))
     [taken] = world.store.all_snapshots.values()
     hidden_snapshots = dict(world.cloud.snapshots_there)
     world.cloud.snapshots_there.clear()
     world.clock.move(minutes=10)
-    now_or_never(actor.run_due())
+    now_or_never(run_due(actor))
     assert world.store.all_snapshots[taken.snapshot_id].status is SnapshotStatus.PENDING
     world.cloud.snapshots_there.update(hidden_snapshots)
     world.clock.move(minutes=10)
@@ -212,7 +214,7 @@ def test_what_is_gone_for_longer_is_gone() -> None:
     world.cloud.volumes_there.clear()
     world.clock.move(minutes=2)
     world.snapshot(disk)
-    now_or_never(replace(world.actor, appears_within=timedelta(minutes=1)).run_due())
+    now_or_never(run_due(replace(world.actor, appears_within=timedelta(minutes=1))))
     assert operation(world).error == "there is no volume to take a snapshot of"
 
 
@@ -239,7 +241,7 @@ async def test_a_life_over_the_real_store(postgres_world: PostgresStoreWorld, cl
         asked = await actor.request_operation(ada, request)
         assert asked is not None
         for _ in range(20):
-            await actor.run_due()
+            await run_due(actor)
             cloud.complete_snapshots()
             clock.move(seconds=10)
             now = await store.find_operation(asked.operation_id)
@@ -281,10 +283,10 @@ async def test_a_life_over_the_real_store(postgres_world: PostgresStoreWorld, cl
     clock.move(days=31)
     asked = await actor.request_upkeep()
     assert asked
-    await actor.run_due()
+    await run_due(actor)
     assert set(cloud.volumes_there) == {clone.volume_id}
     assert cloud.snapshots_there == {}
-    assert [one.name for one in await store.disks(ada)] == ["copy"]
-    lines = [line["message"] for line in await postgres_world.stores.disk_records.history(work)]
+    assert [one.name for one in await disks_of(postgres_world.stores, ada)] == ["copy"]
+    lines = [line["message"] for line in await disk_history(postgres_world.stores, work)]
     assert lines[0] == "created, 10 GB"
     assert lines[-1] == "purge: removed"

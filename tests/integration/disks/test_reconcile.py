@@ -3,10 +3,10 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from gpudev.adapters.postgres.disks.records import PostgresDiskRecords
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.cloud import SnapshotState
 from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
+from support.disks.disk_queries import disk_history
 from support.disks.disk_rows import add, all_rows, counts
 from support.paper_cloud import BEGINNING, PaperCloud
 
@@ -14,7 +14,7 @@ from support.paper_cloud import BEGINNING, PaperCloud
 
 
 async def test_rule_1_a_volume_that_is_not_recorded_is_imported(
-    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     await add(stores, disk_name="other", ebs_volume_id="vol-0", size_gb=100)
     cloud.volume("vol-0", disk="other")
@@ -31,7 +31,7 @@ async def test_rule_1_a_volume_that_is_not_recorded_is_imported(
     user = await stores.users.find_user("ada")
     assert user is not None
     assert (row["user_id"], user.is_active) == (user.user_id, True)
-    (event,) = await records.history(row["disk_id"])
+    (event,) = await disk_history(stores, row["disk_id"])
     assert (event["kind"], event["changes"]["size_gb"]) == ("imported", [None, 250])
 
 
@@ -58,7 +58,7 @@ async def test_rule_2b_a_deleted_record_whose_volume_is_gone_stays_as_it_is(
 
 
 async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
-    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation, records: PostgresDiskRecords
+    stores: Stores, cloud: PaperCloud, reconciling: DiskReconciliation
 ) -> None:
     disk_id = await add(
         stores,
@@ -89,7 +89,7 @@ async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
         "last_snapshot_at": BEGINNING + timedelta(days=8),
     }
     assert counts(report) == {"aws_volumes": 1, "db_records": 1, "updated": 1}
-    (event,) = await records.history(disk_id)  # type: ignore[arg-type]
+    (event,) = await disk_history(stores, disk_id)  # type: ignore[arg-type]
     assert event["kind"] == "reconciled"
     assert event["changes"]["size_gb"] == [100, 200]
     assert event["changes"]["ebs_volume_id"] == [None, "vol-1"]

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from contracts.cloud_contract import is_detached
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
@@ -35,7 +36,7 @@ def at_home(spec: ServerSpec, volume_id: str) -> ServerSpec:
 
 async def test_a_volume_is_attached_exactly_while_its_dev_server_is_there(world: LocalWorld, cloud: LocalCloud) -> None:
     volume = await new_volume(cloud)
-    assert await cloud.is_detached(volume.volume_id)
+    assert await is_detached(cloud, volume.volume_id)
     spec = at_home(world.spec(), volume.volume_id)
     seen = await world.ready(spec)
     await world.out(seen, "echo kept > ~/kept")
@@ -45,9 +46,9 @@ async def test_a_volume_is_attached_exactly_while_its_dev_server_is_there(world:
     with pytest.raises(ClusterError, match="in use"):
         await cloud.remove_volume(volume.volume_id)
     async with world.nobody_watching():
-        assert not await cloud.is_detached(volume.volume_id), "it runs on without us"
+        assert not await is_detached(cloud, volume.volume_id), "it runs on without us"
     await world.gone(spec.reservation_id)
-    assert await cloud.is_detached(volume.volume_id)
+    assert await is_detached(cloud, volume.volume_id)
     assert not (world.state_dir / "disks" / str(spec.disk_id)).exists(), "the disk is nowhere but on its volume"
     contents = await cloud.volume_contents(volume.volume_id)
     assert "kept" in {entry.path for entry in contents.entries}

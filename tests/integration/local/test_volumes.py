@@ -101,7 +101,7 @@ async def test_who_has_a_disk_is_unknown_while_a_dev_servers_record_cannot_be_re
     [record] = world.state_dir.glob("servers/*/record.json")
     record.write_text("{")
     with pytest.raises(Unavailable):
-        await world.cloud.is_detached(volume.volume_id)
+        await world.cloud.find_volume(volume.volume_id)
     with pytest.raises(Unavailable):
         await world.cloud.remove_volume(volume.volume_id)
     assert world.home(volume).is_dir()

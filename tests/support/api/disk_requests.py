@@ -12,6 +12,7 @@ from gpudev.domain.disks.operations import DiskSettings, MakeReady, PutAway
 from gpudev.domain.ids import DiskId
 from gpudev.workflows.disks.operations import DiskOperations
 from support.api.harness import Api, identifier, submit
+from support.disks.due_operations import run_due
 from support.disks.memory_cloud import MemoryCloud
 
 LISTING = Contents(
@@ -37,7 +38,7 @@ class Machine:
         """Everything that is asked for, to its end."""
         for _ in range(20):
             self.cloud.complete_snapshots()
-            due = await self.actor.run_due()
+            due = await run_due(self.actor)
             if due is None:
                 return
             self.api.world.clock.move(seconds=3)

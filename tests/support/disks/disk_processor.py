@@ -17,6 +17,7 @@ from gpudev.ports.cluster import ServerSpec
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.settings import Settings
 from support.clock import ManualClock
+from support.disks.disk_queries import disks_of
 from support.disks.memory_cloud import Crash, MemoryCloud
 from support.paper_cluster import PaperCluster
 from support.processor_world import World
@@ -162,7 +163,7 @@ class DiskStays(World):
             self.clock.move(seconds=3)
 
     async def disk(self, name: str = "data", user: str = "ada") -> DiskState:
-        disks = await self.stores.disk_operations.disks(await self.user(user))
+        disks = await disks_of(self.stores, await self.user(user))
         return next(one for one in disks if one.name == name)
 
     async def snapshots(self, name: str = "data") -> list[SnapshotRecord]:

@@ -32,6 +32,7 @@ from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, new_re
 from gpudev.ports.cloud import OWNER_TAG
 from gpudev.workflows.disks.operations import DiskOperations
 from support.clock import ManualClock
+from support.disks.due_operations import run_due
 from support.disks.memory_cloud import Crash, MemoryCloud, Trouble
 from support.disks.memory_store import MemoryDiskStore
 
@@ -207,7 +208,7 @@ class DiskWorld:
         """The processor works on everything that may go on now; it may die of it, and another one starts."""
         while True:
             try:
-                now_or_never(self.actor.run_due())
+                now_or_never(run_due(self.actor))
                 now_or_never(self.actor.settle_snapshots())
                 break
             except Crash:

@@ -135,10 +135,6 @@ class MemoryCloud:
         self.trouble.done("find_snapshot", dies)
         return found
 
-    async def is_detached(self, volume_id: str) -> bool:
-        volume = await self.find_volume(volume_id)
-        return volume is None or not volume.attached_to
-
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:

@@ -177,7 +177,7 @@ class MemoryDiskStore:
         mine = [one for one in self.all_operations.values() if one.disk_id == disk_id]
         return sorted(mine, key=lambda one: -one.seq)[:limit]
 
-    async def disks(self, user_id: UserId) -> list[DiskState]:
+    def disks_of(self, user_id: UserId) -> list[DiskState]:
         mine = self._of(user_id).disks.values()
         return sorted(mine, key=lambda one: (one.name, one.created_at, one.disk_id))
 

@@ -5,10 +5,12 @@ from datetime import timedelta
 from contracts.disk_store_contract import NOW, StoreWorld
 from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.disks.operations import DiskState
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
 from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
+from support.disks.disk_queries import disks_of
 
 
 class PostgresStoreWorld(StoreWorld):
@@ -41,6 +43,9 @@ class PostgresStoreWorld(StoreWorld):
         holder = (await self.disk(disk_id)).holder
         assert holder is not None
         await self.end(holder)
+
+    async def disks(self, user_id: UserId) -> list[DiskState]:
+        return await disks_of(self.stores, user_id)
 
     async def end(self, reservation_id: ReservationId) -> None:
         row = await self.stores.reservations.find_reservation(reservation_id)

@@ -63,10 +63,6 @@ class AwsVolumes:
         parameters = {"Resources": [volume_id], "Tags": _to_aws_tags(self._environment_tag.add_to(tags))}
         await self._act_on_recently_created(volume_id, lambda: self._client.call(Action.CREATE_TAGS, parameters))
 
-    async def is_detached(self, volume_id: str) -> bool:
-        volume = await self.find_volume(volume_id)
-        return volume is None or not volume.attached_to
-
     async def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
         return await self._find_recently_created(snapshot_id, lambda: self._describe_snapshot(snapshot_id))
 

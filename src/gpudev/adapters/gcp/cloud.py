@@ -104,10 +104,6 @@ class GcpCloud:
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
         await self._disks.tag_disk(get_zonal_disk_path(volume_id), self._environment_tag.add_to(tags))
 
-    async def is_detached(self, volume_id: str) -> bool:
-        disk = await self._disks.find_disk(get_zonal_disk_path(volume_id))
-        return disk is None or not disk.users
-
     async def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
         snapshot = await self._disks.find_snapshot(get_snapshot_path(snapshot_id))
         return None if snapshot is None else snapshot_from_resource(snapshot)

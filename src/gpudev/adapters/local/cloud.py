@@ -97,10 +97,6 @@ class LocalCloud:
             self._complete_snapshot(snapshot_id)
         return replace(found, busy_reason="its snapshot is still being copied")
 
-    async def is_detached(self, volume_id: str) -> bool:
-        found = await self.find_volume(volume_id)
-        return found is None or not found.attached_to
-
     async def find_snapshot(self, snapshot_id: str) -> Snapshot | None:
         """Also starts the job of an incomplete snapshot, if none is running."""
         record = await self.find_snapshot_record(snapshot_id)

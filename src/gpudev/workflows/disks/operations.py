@@ -93,17 +93,6 @@ class DiskOperations:
 
         return await self.store.accept(user_id, decide, now=now, by=self.by, key=key)
 
-    async def run_due(self) -> datetime | None:
-        """Carry on everything that may go on now; when to come again. Two operations of one disk follow each other:
-        when the first ends the next one's turn has come, so we look until nothing moves."""
-        while True:
-            now = self.clock.now()
-            moved = False
-            for operation_id in await self.store.due(now):
-                moved |= await self.advance(operation_id)
-            if not moved:
-                return await self.store.next_due()
-
     async def advance(self, operation_id: OperationId) -> bool:
         """One operation, until it is over or has to wait. True: something happened to it."""
         moved = stale = 0

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from contracts.cloud_contract import is_detached
 from contracts.cloud_worlds import LONG_AGO, Listing, ours
 from gpudev.adapters.aws.client import CallLimits
 from gpudev.adapters.aws.cloud import AwsCloud
@@ -102,7 +103,7 @@ async def test_a_volume_is_had_until_it_is_let_go_for_good(world: StubWorld) -> 
     [attachment] = world.stub.account.volumes[volume_id].attachments
     for state, detached in (("attaching", False), ("detaching", False), ("busy", False), ("detached", True)):
         attachment.state = state
-        assert await world.cloud.is_detached(volume_id) is detached, state
+        assert await is_detached(world.cloud, volume_id) is detached, state
 
 
 async def test_snapshots_of_other_accounts_are_not_told(world: StubWorld) -> None:

@@ -60,7 +60,7 @@ async def operate_disks(world: StubWorld) -> None:
     await cloud.ensure_volume(
         str(uuid4()), size_gb=20, zone=world.zone, tags=ours(), from_snapshot=snapshot.snapshot_id
     )
-    assert await cloud.is_detached(volume.volume_id)
+    await cloud.find_volume(volume.volume_id)
     await cloud.remove_volume(volume.volume_id)
     await cloud.remove_snapshot(snapshot.snapshot_id)
 

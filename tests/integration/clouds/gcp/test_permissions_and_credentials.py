@@ -35,7 +35,7 @@ async def _do_everything_to_disks(world: StubWorld) -> None:
     snapshot = await world.new_snapshot(volume.volume_id)
     await world.complete(snapshot.snapshot_id)
     await world.cloud.find_snapshot(snapshot.snapshot_id)
-    await world.cloud.is_detached(volume.volume_id)
+    await world.cloud.find_volume(volume.volume_id)
     await world.cloud.ensure_volume(
         str(uuid4()), size_gb=20, zone=world.zone, tags=ours(), from_snapshot=snapshot.snapshot_id
     )

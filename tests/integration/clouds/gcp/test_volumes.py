@@ -196,8 +196,6 @@ async def test_a_page_of_some_proxy_is_no_proof_that_a_disk_is_gone(world: StubW
     with pytest.raises(Unavailable):
         await world.cloud.find_volume(volume.volume_id)
     with pytest.raises(Unavailable):
-        await world.cloud.is_detached(volume.volume_id)
-    with pytest.raises(Unavailable):
         await world.cloud.remove_volume(volume.volume_id)
 
 

@@ -111,11 +111,6 @@ class PostgresDiskContents:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def find_contents(self, snapshot_id: RecordedSnapshotId) -> Contents | None:
-        async with self._pool.acquire() as connection:
-            found = await connection.fetchval("SELECT contents FROM disk_contents WHERE snapshot_id = $1", snapshot_id)
-        return None if found is None else Contents.from_json(found)
-
     async def save_contents(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
         async with self._pool.acquire() as connection:
             await connection.execute(

@@ -200,15 +200,6 @@ class PostgresDiskOperations:
             )
         return [disk_rows.operation_from_row(row) for row in rows]
 
-    async def disks(self, user_id: UserId) -> list[DiskState]:
-        async with self._pool.acquire() as connection:
-            rows = await connection.fetch(
-                disk_rows.SELECT_DISK
-                + "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id",
-                user_id,
-            )
-        return [disk_rows.disk_from_row(row) for row in rows]
-
     async def snapshots(self, disk_id: DiskId) -> list[SnapshotRecord]:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(

@@ -14,7 +14,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.database.row_values import from_row
 from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.operations import DiskState
-from gpudev.domain.ids import DiskId, UserId, new_disk_id
+from gpudev.domain.ids import UserId, new_disk_id
 from gpudev.ports.cloud import Volume
 from gpudev.ports.disks import DiskRecord, DiskWrite, DiskWriteResult, ImportDisk, UpdateDisk
 
@@ -98,14 +98,6 @@ class PostgresDiskRecords:
             for write, was_taken in zip(some, taken, strict=True):
                 (done if was_taken else stale).append(write)
         return DiskWriteResult(done, stale, failed)
-
-    async def history(self, disk_id: DiskId) -> list[Mapping[str, Any]]:
-        """What happened to it, the oldest first."""
-        async with self._pool.acquire() as connection:
-            found = await connection.fetch(
-                "SELECT at, kind, message, by, changes FROM disk_events WHERE disk_id = $1 ORDER BY event_id", disk_id
-            )
-        return [dict(row) for row in found]
 
     async def _apply_all(self, writes: Sequence[DiskWrite], now: datetime, by: str) -> list[bool]:
         async with self._pool.transaction() as connection:
