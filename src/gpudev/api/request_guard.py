@@ -15,13 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gpudev.api.authentication import Authentication
-from gpudev.api.http.responses import error_code
 from gpudev.api.permissions import EndpointRule, RequiredRole, check_role
 from gpudev.domain.access.users import ApiKey
 from gpudev.domain.errors import GpuDevError, Invalid, LimitReached, RateLimited, Unauthenticated, Unavailable
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.http_edge.client_ip import ClientIpResolver
-from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
+from gpudev.http_edge.error_responses import DENIED_STATUSES, error_code, http_status
 from gpudev.http_edge.rate_limits import ConcurrencyLimits, TokenBuckets, rate_limit_key
 from gpudev.ports.access import AuditEntry, sanitize_text
 from gpudev.ports.clock import Clock

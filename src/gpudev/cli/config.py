@@ -149,7 +149,7 @@ def _on_or_off(text: str) -> str:
 
 def _dotfiles(text: str) -> str:
     from gpudev.domain.errors import Invalid
-    from gpudev.domain.sessions.personalization import check_dotfiles
+    from gpudev.domain.reservations.personalization import check_dotfiles
 
     try:
         return check_dotfiles(text)

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from gpudev.domain import errors
@@ -22,6 +23,7 @@ HTTP_STATUS: Mapping[type[errors.GpuDevError], int] = {
 }
 DENIED_STATUSES = (401, 403, 429)
 """What anybody can cause who means it ill; these are written down wherever they happen."""
+_CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
 _RETRY_AFTER_SECONDS = "2"
 
 
@@ -36,6 +38,11 @@ class ErrorResponse:
 def http_status(error: errors.GpuDevError) -> int:
     """The nearest class in the table: a subclass means what its parent means until it has a line of its own."""
     return next(HTTP_STATUS[kind] for kind in type(error).__mro__ if kind in HTTP_STATUS)
+
+
+def error_code(status: int) -> str:
+    """Of what the web framework rejects, which has no error of ours."""
+    return _CODES.get(status, HTTPStatus(status).name.lower())
 
 
 def to_error_response(error: errors.GpuDevError) -> ErrorResponse:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.changes import Change
+from gpudev.domain.reservations.personalization import Personalization
 from gpudev.domain.sessions.addons import Addons, Collaborator, JupyterStatus
 from gpudev.domain.sessions.grants import Grant, GrantState, TokenPurpose
-from gpudev.domain.sessions.personalization import Personalization
 
 
 @dataclass(frozen=True, slots=True)

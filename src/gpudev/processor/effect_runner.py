@@ -16,8 +16,8 @@ from gpudev.domain.queue import MAX_MESSAGE_FAILURES
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
 from gpudev.planning.disks.attachment import disk_failed_change

@@ -16,9 +16,9 @@ from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.changes import Change, NewEvent
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.domain.sessions.addons import Collaborator
-from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
 from gpudev.ports.cloud import MachineRefresh, NodeGroup, RefreshState
 from gpudev.ports.cluster import NodeMachine, NodePod
 from gpudev.ports.sessions import JupyterSecrets

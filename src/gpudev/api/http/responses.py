@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.domain import errors
-from gpudev.http_edge.error_responses import problem_title, problem_type, to_error_response
+from gpudev.http_edge.error_responses import error_code, problem_title, problem_type, to_error_response
 from gpudev.wire.cluster import Problem
 
 
@@ -38,14 +37,9 @@ class ProblemResponse(JsonResponse):
 # What was not foreseen says nothing about itself to the outside; the log has it under the same request id.
 
 
-_CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
 _MAX_SENTENCES = 5
 _PYDANTIC_SUBJECT = re.compile(r"^(?:Input|String|List|Value|Datetime|Number|URL) should ")
 log = structlog.get_logger()
-
-
-def error_code(status: int) -> str:
-    return _CODES.get(status, HTTPStatus(status).name.lower())
 
 
 def problem_response(

@@ -1,1 +1,1 @@
-"""Reservations: their statuses and transitions, their values, and how a detached command ends one."""
+"""Reservations: statuses and transitions, values, personalization, and how a detached command ends one."""

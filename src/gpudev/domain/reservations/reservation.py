@@ -8,7 +8,7 @@ from gpudev.domain.cluster import Allocation, NodeShare
 from gpudev.domain.ids import DiskId, ReservationId, UserId, pod_name
 from gpudev.domain.queue import Estimate
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
+from gpudev.domain.reservations.personalization import NO_PERSONALIZATION, Personalization
 
 WORKLOAD_NAMESPACE = "gpu-dev"
 

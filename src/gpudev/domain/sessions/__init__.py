@@ -1,1 +1,1 @@
-"""Sessions on dev servers: grants, addons and personalization."""
+"""Sessions on dev servers: grants and addons."""

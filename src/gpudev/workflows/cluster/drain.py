@@ -11,8 +11,8 @@ from gpudev.domain.ids import ReservationId, new_reservation_id, short_id
 from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.personalization import Personalization
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft, format_utc_time
-from gpudev.domain.sessions.personalization import Personalization
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import CordonStore
 from gpudev.ports.reservations import MoveStore, ReservationStore, UnreleasedView

@@ -20,8 +20,8 @@ from gpudev.domain.errors import IdTaken, Invalid, LimitReached
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import QueuePlan
 from gpudev.domain.reservations.lifecycle import LIVE
+from gpudev.domain.reservations.personalization import Personalization, check_personalization
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
-from gpudev.domain.sessions.personalization import Personalization, check_personalization
 from gpudev.planning.queue.queue_input import to_request
 from gpudev.planning.queue.zone_constraints import constrain_to_disks
 from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, NotAdmitted, UserUsage, admit_request

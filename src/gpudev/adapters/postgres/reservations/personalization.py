@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.ids import ReservationId
-from gpudev.domain.sessions.personalization import NO_PERSONALIZATION, Personalization
+from gpudev.domain.reservations.personalization import NO_PERSONALIZATION, Personalization
 
 
 class PostgresPersonalizations:

@@ -9,7 +9,7 @@ import click
 
 from gpudev.cli.command_session import CommandSession
 from gpudev.domain.errors import Invalid
-from gpudev.domain.sessions.personalization import (
+from gpudev.domain.reservations.personalization import (
     MAX_ENVIRONMENT_BYTES,
     MAX_SCRIPT_BYTES,
     Personalization,

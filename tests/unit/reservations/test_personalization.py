@@ -3,7 +3,7 @@
 import pytest
 
 from gpudev.domain.errors import Invalid
-from gpudev.domain.sessions.personalization import Personalization, check_dotfiles, check_personalization
+from gpudev.domain.reservations.personalization import Personalization, check_dotfiles, check_personalization
 
 SECRET = "planted-4711"
 
