@@ -4,10 +4,7 @@ from functools import cached_property
 
 from gpudev.cli.api_calls import CommandApi
 from gpudev.sdk import client_session
-from gpudev.sdk.client_session import KEY_VARIABLE, check_key
 from gpudev.sdk.credentials import Credential
-
-__all__ = ["KEY_VARIABLE", "CommandSession", "check_key"]
 
 
 class CommandSession(client_session.ClientSession):

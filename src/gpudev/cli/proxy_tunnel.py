@@ -25,7 +25,6 @@ from gpudev.wire import websocket
 # to do.
 
 
-KEY_VARIABLE = "GPU_DEV_API_KEY"
 _PATIENCE_SECONDS = 5.0
 _LONGEST_HEAD = 64 * 1024
 _LONGEST_BODY = 64 * 1024
@@ -88,13 +87,11 @@ def _find_url_and_key(api_url: str | None, env: Mapping[str, str]) -> tuple[Spli
     url = api_address.choose_address(
         api_url, env, preferences.load_preferences(paths.config_file(env)), embedded_url
     ).url
-    key = env.get(KEY_VARIABLE)
+    key = env.get(credentials.KEY_VARIABLE)
     if not key:
         stored = credentials.find_credential(paths.credentials_file(env), url)
         key = stored.api_key if stored is not None else ""
-    if not key.isascii() or not key.isprintable() or not key or " " in key:
-        raise _NeedsFullClient
-    return urlsplit(url), key
+    return urlsplit(url), credentials.check_key(key, "the key")
 
 
 def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -> socket.socket:

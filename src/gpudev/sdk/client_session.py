@@ -12,12 +12,11 @@ from gpudev import paths
 from gpudev.domain.trace_context import new_trace_id
 from gpudev.sdk import api_address as address
 from gpudev.sdk import credentials, preferences
-from gpudev.sdk.credentials import Credential
+from gpudev.sdk.credentials import KEY_VARIABLE, Credential, check_key
 from gpudev.sdk.errors import Unauthenticated
 from gpudev.sdk.http.api_client import RETRY_PAUSES, ApiClient
 from gpudev.sdk.http.transport import HttpTransport
 
-KEY_VARIABLE = "GPU_DEV_API_KEY"
 _RESTART_PAUSES = (*RETRY_PAUSES, 2.0, 2.0, 2.0, 2.0)
 """On one machine there is one API: while that begins anew, nobody else answers."""
 
@@ -169,11 +168,3 @@ def _is_expired(credential: Credential) -> bool:
         return datetime.fromisoformat(credential.expires_at) <= datetime.now(UTC)
     except (ValueError, TypeError):
         return True
-
-
-def check_key(text: str, where: str) -> str:
-    """A key that can stand in a header."""
-    key = text.strip()
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise Unauthenticated(f"{where} is no API key", "Run `gpu-dev login`")
-    return key

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.cli import proxy_tunnel
+from gpudev.sdk.credentials import KEY_VARIABLE
 from gpudev.wire import websocket
 from support.ports import free_port
 
@@ -90,7 +91,7 @@ def server() -> Iterator[Played]:
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    return {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: KEY}
+    return {"HOME": str(tmp_path), KEY_VARIABLE: KEY}
 
 
 def test_a_token_and_a_session_over_one_connection(server: Played, env: dict[str, str]) -> None:
@@ -121,7 +122,7 @@ def test_a_proxy_elsewhere_is_shown_the_token_and_never_the_key(server: Played, 
 
 
 def test_the_key_that_is_kept_is_used(server: Played, env: dict[str, str], tmp_path: Path) -> None:
-    del env[proxy_tunnel.KEY_VARIABLE]
+    del env[KEY_VARIABLE]
     assert proxy_tunnel.open_fast_connection(JOB, server.url, env) is None
     assert server.heard == []
     kept = tmp_path / ".gpu-dev" / "credentials"

@@ -14,6 +14,7 @@ import httpx2
 from gpudev.api.http.connection_limits import ConnectionLimits
 from gpudev.cli import proxy_tunnel
 from gpudev.proxy.ssh.tunnel import SessionRegistry, Tunnel
+from gpudev.sdk.credentials import KEY_VARIABLE
 from gpudev.wire import websocket
 from support.api.harness import Api, until
 from support.api.ssh_proxy import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
@@ -58,7 +59,7 @@ async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
 
     proxy.handler = take_its_time
     await proxy.reserve(ada)
-    env = {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
+    env = {"HOME": str(tmp_path), KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
     line = await asyncio.to_thread(
         proxy_tunnel.open_fast_connection, proxy.job["job_id"], f"http://{proxy.address}", env
     )
@@ -188,7 +189,7 @@ async def test_the_short_way_of_the_client_needs_one_connection_and_no_other_way
     proxy: Proxy, ada: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     await proxy.reserve(ada)
-    env = {"HOME": str(tmp_path), proxy_tunnel.KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
+    env = {"HOME": str(tmp_path), KEY_VARIABLE: ada.headers["Authorization"].split()[1]}
     line = await asyncio.to_thread(
         proxy_tunnel.open_fast_connection, proxy.job["job_id"], f"http://{proxy.address}", env
     )

@@ -7,10 +7,10 @@ import click
 
 from gpudev import paths
 from gpudev.cli import output
-from gpudev.cli.command_session import KEY_VARIABLE, CommandSession, check_key
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.sdk import credentials
-from gpudev.sdk.credentials import Credential
+from gpudev.sdk.credentials import KEY_VARIABLE, Credential, check_key
 from gpudev.sdk.errors import Forbidden, Unauthenticated
 
 _LONGEST_KEY = 4096
