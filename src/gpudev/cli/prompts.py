@@ -1,12 +1,16 @@
 """Questions to a person at a terminal."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
 from gpudev.domain.disks.names import NO_DISK
 from gpudev.sdk.errors import NotFound
-from gpudev.wire.cluster import AvailabilityList, GpuAvailability
+
+if TYPE_CHECKING:
+    from gpudev.wire.cluster import GpuAvailability
 
 
 def is_cpu_type(gpu_type: str) -> bool:
@@ -19,7 +23,9 @@ def ask_gpu_type(session: CommandSession, *, gpu_count: int | None) -> str | Non
 
     `gpu_count` None: they have not said how many, so CPU types are offered as well.
     """
-    found = session.api.read_path(AvailabilityList, "/v1/gpu/availability").value.gpu_types
+    from gpudev.sdk.http.cluster_endpoints import list_availability
+
+    found = session.api.fetch(list_availability()).value.gpu_types
     types = [one for one in found if one.total_cluster_gpus and _matches_count(one, gpu_count)]
     if not types:
         return None
@@ -29,11 +35,11 @@ def ask_gpu_type(session: CommandSession, *, gpu_count: int | None) -> str | Non
     return str(questionary.select("Which GPU type?", choices=choices).unsafe_ask())
 
 
-def _matches_count(one: GpuAvailability, gpu_count: int | None) -> bool:
+def _matches_count(one: "GpuAvailability", gpu_count: int | None) -> bool:
     return gpu_count is None or (one.max_per_node == 0) == (gpu_count == 0)
 
 
-def _describe_type(one: GpuAvailability) -> str:
+def _describe_type(one: "GpuAvailability") -> str:
     unit = "slots" if one.max_per_node == 0 else "GPUs"
     free = f"{one.available_gpus} of {one.total_cluster_gpus} {unit} free"
     return output.clean(f"{one.gpu_type:<10} {free}{'  (simulated)' if one.simulated else ''}")

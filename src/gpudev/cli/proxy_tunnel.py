@@ -233,9 +233,10 @@ def _open_with_full_client(job_id: str, auto: bool, api_url: str | None) -> "tup
 
     session = CommandSession(api_url)
     if auto:
+        from gpudev.sdk.http.endpoints import get_job
         from gpudev.sdk.remote import ssh_route
 
-        straight = ssh_route.connect_directly(session.api.get_job(job_id).value)
+        straight = ssh_route.connect_directly(session.api.fetch(get_job(job_id)).value)
         if straight is not None:
             return straight, None
     return session.api.open_tunnel(job_id)

@@ -7,6 +7,7 @@ from gpudev.cli import COMPLETION_VARIABLE, formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk.errors import ClientError
+from gpudev.sdk.http import endpoints
 
 
 @click.command()
@@ -33,7 +34,7 @@ def complete_reservation_ids(beginning: str) -> list[tuple[str, str]]:
     """Ids of this person's live reservations that begin so, each with what it is."""
     try:
         api = CommandSession().single_try_api()
-        jobs = api.list_jobs_page({"status": sorted(LIVE), "limit": 50}).value.jobs
+        jobs = api.fetch(endpoints.list_jobs({"status": sorted(LIVE), "limit": 50})).value.jobs
     except ClientError:
         return []
     found = ((formatting.short_id(job.reservation_id), f"{formatting.hardware(job)}, {job.status}") for job in jobs)

@@ -1,6 +1,5 @@
 """Options of a reservation as keywords, and the request built from them."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -45,6 +44,8 @@ def check_options(options: ReserveOptions) -> ReserveOptions:
     """Raises TypeError, as for every keyword that is not there: what is left out silently is not what was meant."""
     for name in options:
         if name not in ReserveOptions.__annotations__:
+            import difflib  # slow to load
+
             close = difflib.get_close_matches(name, ReserveOptions.__annotations__, 1)
             raise TypeError(f"'{name}' is nothing that can be asked for{f'; {close[0]!r} is' if close else ''}")
     return options

@@ -4,11 +4,11 @@ import sys
 
 from gpudev.cli import stdio_pipe
 from gpudev.cli.command_session import CommandSession
+from gpudev.sdk.http.session_endpoints import create_proxy_token
 from gpudev.sdk.http.transport import HttpRequest, HttpTransport, WebSocketConnection
-from gpudev.wire.sessions import ProxyToken
 
 url, job_id = sys.argv[1:]
-token = CommandSession().api.post_path(ProxyToken, f"/v1/jobs/{job_id}/proxy-token").value
+token = CommandSession().api.fetch(create_proxy_token(job_id)).value
 headers = {"Authorization": f"Bearer {token.token}"}
 opened = HttpTransport(url).open_websocket(HttpRequest("GET", f"/v1/jobs/{job_id}/ssh", headers=headers))
 assert isinstance(opened, WebSocketConnection), opened

@@ -9,6 +9,7 @@ import pytest
 from gpudev.cli.commands.reservations.reserve import submit_request
 from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.sdk.http.endpoints import ApiCall
 from gpudev.wire.reservations import SubmitRequest
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,16 +37,20 @@ def test_a_reservation_that_was_asked_for_is_released_however_often_one_interrup
     asked: list[str] = []
     released: list[str] = []
 
-    def ask(_request: SubmitRequest, *, idempotency_key: str) -> Any:
-        asked.append(idempotency_key)
+    def fetch(call: ApiCall[Any]) -> Any:
+        if call.path.endswith("/cancel"):
+            released.append(call.path)
+            return None
+        asked.append(call.headers["Idempotency-Key"])
         if len(asked) == 1:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
         return SimpleNamespace(value=SimpleNamespace(reservation_id="made"))
 
-    session: Any = SimpleNamespace(api=SimpleNamespace(submit=ask, cancel=released.append))
+    session: Any = SimpleNamespace(api=SimpleNamespace(fetch=fetch))
     with pytest.raises(CliError) as ended:
         submit_request(session, SubmitRequest(gpu_count=1), count_given=True, may_ask=False, keeps_reservation=False)
     assert ended.value.exit_code is ExitCode.INTERRUPTED
+    assert len(asked) == 2
     assert len(set(asked)) == 1
-    assert released == ["made"]
+    assert released == ["/v1/jobs/made/cancel"]

@@ -19,16 +19,18 @@ from gpudev.sdk.errors import (
     Unreachable,
     UsageError,
 )
-from gpudev.sdk.http.endpoints import ApiCall, ApiReply, job_path
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply, cancel_job, get_job, job_path, list_jobs
 from gpudev.sdk.http.routines import OpenStream, Pause, Routine, RunFunction, Send
 from gpudev.sdk.http.transport import SILENCE_SECONDS, HttpRequest, HttpResponse, LineStream
 from gpudev.wire import codec
+from gpudev.wire.reservations import JobList, JobView
 
 _T = TypeVar("_T")
 RETRY_PAUSES = (0.2, 0.5, 1.0)
 _SLOW_FAILURE_SECONDS = 3.0
 """What took so long to fail hangs, and would hang again: whoever waits is told now."""
 _LONGEST_RETRY_PAUSE = 2.0
+_LARGEST_PAGE = 200
 _RETRYABLE_STATUSES = (502, 503, 504)
 _ERRORS_BY_STATUS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
 _UNKNOWN_ENDPOINT_TEXTS = ("here; see /docs for what there is", "here; see /docs for what is", "is not known here")
@@ -74,6 +76,34 @@ class ApiClient:
 
     def fetch_value(self, call: ApiCall[_T]) -> Routine[_T]:
         return (yield from self.fetch(call)).value
+
+    def list_job_pages(self, query: Mapping[str, Any], limit: int) -> Routine[list[ApiReply[JobList]]]:
+        """At least one page, together at most `limit` reservations."""
+        pages: list[ApiReply[JobList]] = []
+        wanted, cursor = limit, None
+        while True:
+            asked = {**query, "limit": min(wanted, _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
+            page = yield from self.fetch(list_jobs(asked))
+            pages.append(page)
+            wanted -= len(page.value.jobs)
+            cursor = page.value.next_cursor
+            if cursor is None or wanted <= 0 or not page.value.jobs:
+                return pages
+
+    def refresh_job(self, job: JobView) -> Routine[JobView]:
+        """As it is now; as it was, where the API does not say."""
+        try:
+            return (yield from self.fetch_value(get_job(job.reservation_id)))
+        except ClientError:
+            return job
+
+    def release_job(self, job_id: str) -> Routine[None]:
+        """End it; one that has ended by itself is fine."""
+        try:
+            yield from self.fetch_value(cancel_job(job_id))
+        except ClientError as error:
+            if error.code not in ("conflict", "not_found"):
+                raise
 
     def use_key(self, key: str) -> str | None:
         """From now on this one. Comes to the one before."""

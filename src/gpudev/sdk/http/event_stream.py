@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from gpudev.domain.reservations.lifecycle import TERMINAL, Status
-from gpudev.sdk.errors import NotInTime, Unavailable, Unreachable, UsageError
+from gpudev.sdk.errors import NotInTime, ReservationEnded, Unavailable, Unreachable, UsageError
 from gpudev.sdk.http.api_client import ApiClient
 from gpudev.sdk.http.endpoints import ApiReply, get_job
 from gpudev.sdk.http.routines import CloseStream, Notify, Pause, ReadLine, Routine
@@ -65,6 +65,16 @@ def has_ended(job: JobView) -> bool:
 def is_settled(job: JobView) -> bool:
     """Ready, or over: nothing is left to be waited for."""
     return job.status == Status.ACTIVE or has_ended(job)
+
+
+def check_ready(job: JobView, why: str | None = None, next_step: str = "") -> JobView:
+    """Raise what a reservation that ended means to somebody who waited for it; `why`: in other words than ours."""
+    if has_ended(job):
+        reason = f": {job.failure_reason}" if job.failure_reason else ""
+        raise ReservationEnded(
+            why or f"reservation {job.reservation_id} is {job.status}{reason}", next_step, code=job.status
+        )
+    return job
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 10.0

@@ -25,6 +25,8 @@ _HOST_KEY = r"[A-Za-z0-9@.-]{1,64} [A-Za-z0-9+/]{16,8192}={0,3}"
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _REMOVE_AFTER_SECONDS = 60 * 86400
+SSH_FAILED = 255
+"""What ssh ends with when there is no connection, or none any more."""
 _DEFAULT_KEY_NAMES = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 ProxyCommand = tuple[str, ...] | None
 
@@ -48,6 +50,16 @@ class SshTarget(NamedTuple):
             arguments += ["-o", f'IdentityFile="{escape_percent(key)}"']
         return arguments
 
+    def as_config_lines(self) -> list[str]:
+        """What stands below `Host`."""
+        return [
+            f"    HostName {self.host}",
+            f"    Port {self.port}",
+            f"    User {self.user}",
+            *(f"    {option} {value}" for option, value in self.options.items()),
+            *(f'    IdentityFile "{escape_percent(key)}"' for key in self.identities),
+        ]
+
 
 def find_program(name: str = "ssh") -> str:
     program = shutil.which(name)
@@ -62,7 +74,7 @@ def find_program(name: str = "ssh") -> str:
 def build_target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> SshTarget:
     """How to reach it. Writes the host key where the options say it is."""
     host, port, user, host_key = check_connection(job)
-    alias = f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
+    alias = host_alias(job)
     known_hosts = known_hosts_file(env, job.reservation_id)
     _write_known_hosts(known_hosts, f"{alias} {host_key}\n")
     options = {
@@ -106,6 +118,11 @@ def replace_process(arguments: Sequence[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(arguments[0], list(arguments))
+
+
+def host_alias(job: JobView) -> str:
+    """Its name by its id, which is always its own."""
+    return f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
 
 
 def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:
@@ -152,12 +169,12 @@ def _write_known_hosts(path: Path, line: str) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
         fresh.write_text(line, encoding="ascii")
         fresh.replace(path)
-        _remove_old_files(path.parent)
+        remove_old_files(path.parent)
     except OSError as error:
         raise LocalError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _remove_old_files(folder: Path) -> None:
+def remove_old_files(folder: Path) -> None:
     """No reservation lasts so long, and nobody should find thousands of these one day."""
     long_ago = time.time() - _REMOVE_AFTER_SECONDS
     for path in folder.iterdir():

@@ -234,14 +234,9 @@ def _send_with_tar(command: Sequence[str], env: Mapping[str, str], folder: Path,
 def _temporary_ssh_config(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand) -> Iterator[Path]:
     """A configuration in which the dev server is called `there`: programs that start ssh by themselves are told no
     more than one file. What the person has set for all hosts holds below it."""
-    there = openssh.build_target(job, env, proxy)
     lines = [
         "Host there",
-        f"    HostName {there.host}",
-        f"    Port {there.port}",
-        f"    User {there.user}",
-        *(f"    {option} {value}" for option, value in there.options.items()),
-        *(f'    IdentityFile "{openssh.escape_percent(key)}"' for key in there.identities),
+        *openssh.build_target(job, env, proxy).as_config_lines(),
         "Match all",
         "    Include ~/.ssh/config",
     ]

@@ -4,12 +4,10 @@ from dataclasses import replace
 from time import monotonic
 
 from gpudev.sdk.errors import NotInTime, Rejected
-from gpudev.sdk.http import addon_endpoints
-from gpudev.sdk.http.routines import Pause, Routine
+from gpudev.sdk.http import session_endpoints
+from gpudev.sdk.http.routines import Routine
 from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.sessions import DevServerUsers, JupyterLink, JupyterView
-
-_POLL_SECONDS = 0.25
 
 
 class UserMethods(Resource):
@@ -18,17 +16,17 @@ class UserMethods(Resource):
     @api_method
     def add(self, job_id: str, *github_users: str) -> Routine[DevServerUsers]:
         """Let them log in, within seconds. Raises Refused for somebody who publishes no keys."""
-        return self._client.fetch_value(addon_endpoints.add_users(job_id, github_users))
+        return self._client.fetch_value(session_endpoints.add_users(job_id, github_users))
 
     @api_method
     def remove(self, job_id: str, github_user: str) -> Routine[DevServerUsers]:
         """Let them in no more; their connections end."""
-        return self._client.fetch_value(addon_endpoints.remove_user(job_id, github_user))
+        return self._client.fetch_value(session_endpoints.remove_user(job_id, github_user))
 
     @api_method
     def list(self, job_id: str) -> Routine[DevServerUsers]:
         """Who may log in beside the owner, and whether the dev server has it so by now."""
-        return self._client.fetch_value(addon_endpoints.list_users(job_id))
+        return self._client.fetch_value(session_endpoints.list_users(job_id))
 
 
 class Users(UserMethods, SyncResource):
@@ -47,32 +45,31 @@ class JupyterMethods(Resource):
         """Start it, and wait until it answers. Raises Refused with the reason if it does not start, NotInTime after
         `timeout` seconds."""
         deadline = monotonic() + timeout
-        view = yield from self._client.fetch_value(addon_endpoints.enable_jupyter(job_id))
-        while wait and view.state != "ready":
-            if view.state != "starting":
-                raise Rejected(f"Jupyter does not run: {view.reason or 'it was disabled'}", code="jupyter_failed")
-            if monotonic() > deadline:
-                raise NotInTime(f"Jupyter is {view.state} still" + (f": {view.trouble}" if view.trouble else ""))
-            yield Pause(_POLL_SECONDS)
-            view = yield from self._client.fetch_value(addon_endpoints.get_jupyter(job_id))
+        reply = yield from self._client.fetch(session_endpoints.enable_jupyter(job_id))
+        if not wait:
+            return reply.value
+        view = (yield from session_endpoints.wait_for_jupyter(self._client, job_id, reply, deadline=deadline)).value
+        if view.state == "starting":
+            raise NotInTime(f"Jupyter is {view.state} still" + (f": {view.trouble}" if view.trouble else ""))
+        if view.state != "ready":
+            raise Rejected(f"Jupyter does not run: {view.reason or 'it was disabled'}", code="jupyter_failed")
         return view
 
     @api_method
     def link(self, job_id: str) -> Routine[JupyterLink]:
         """What opens it in a browser, once, for its owner."""
-        link = yield from self._client.fetch_value(addon_endpoints.create_jupyter_link(job_id))
-        here = link.url if "://" in link.url else f"{self._session.address.url}{link.url}"
-        return replace(link, url=here)
+        link = yield from self._client.fetch_value(session_endpoints.create_jupyter_link(job_id))
+        return replace(link, url=session_endpoints.absolute_link(self._session.address.url, link))
 
     @api_method
     def get(self, job_id: str) -> Routine[JupyterView]:
         """How it is."""
-        return self._client.fetch_value(addon_endpoints.get_jupyter(job_id))
+        return self._client.fetch_value(session_endpoints.get_jupyter(job_id))
 
     @api_method
     def disable(self, job_id: str) -> Routine[JupyterView]:
         """Stop it, and its kernels."""
-        return self._client.fetch_value(addon_endpoints.disable_jupyter(job_id))
+        return self._client.fetch_value(session_endpoints.disable_jupyter(job_id))
 
 
 class Jupyter(JupyterMethods, SyncResource):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from gpudev.sdk.http.endpoints import ApiCall, read_call
+from gpudev.sdk.http import access_endpoints, cluster_endpoints, queue_endpoints
 from gpudev.sdk.http.routines import Routine, RunFunction
 from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.access import KeyView
-from gpudev.wire.cluster import AvailabilityList, ClusterStatus, GpuAvailability, Health
+from gpudev.wire.cluster import ClusterStatus, GpuAvailability, Health
 from gpudev.wire.queue import ClusterPlan, EtaReportView
 
 
@@ -16,23 +16,22 @@ class ClusterMethods(Resource):
     @api_method
     def availability(self) -> Routine[Sequence[GpuAvailability]]:
         """Per GPU type: what is free, who waits, and how long one GPU would take."""
-        return (yield from self._client.fetch_value(read_call(AvailabilityList, "/v1/gpu/availability"))).gpu_types
+        return (yield from self._client.fetch_value(cluster_endpoints.list_availability())).gpu_types
 
     @api_method
     def status(self) -> Routine[ClusterStatus]:
         """Nodes and reservations in numbers; whether a processor is alive."""
-        return self._client.fetch_value(read_call(ClusterStatus, "/v1/cluster/status"))
+        return self._client.fetch_value(cluster_endpoints.get_cluster_status())
 
     @api_method
     def plan(self, *, hours: float = 12.0, gpu_type: str | None = None) -> Routine[ClusterPlan]:
         """The coming hours of every node, and when those who wait start."""
-        query = {"hours": f"{hours:g}"} | ({"gpu_type": gpu_type} if gpu_type else {})
-        return self._client.fetch_value(read_call(ClusterPlan, "/v1/cluster/plan", query))
+        return self._client.fetch_value(queue_endpoints.get_plan(hours, gpu_type))
 
     @api_method
     def health(self) -> Routine[Health]:
         """Whether the API and what it needs are well."""
-        return self._client.fetch_value(read_call(Health, "/health"))
+        return self._client.fetch_value(cluster_endpoints.get_health())
 
 
 class Cluster(ClusterMethods, SyncResource):
@@ -50,7 +49,7 @@ class KeyMethods(Resource):
     def rotate(self) -> Routine[KeyView]:
         """A new key, which this client uses from now on; the one that asked is none any more. Where that one was
         stored by `gpu-dev login`, the new one takes its place; a key that was given some other way is yours to keep."""
-        view = yield from self._client.fetch_value(ApiCall(KeyView, "POST", "/v1/keys/rotate"))
+        view = yield from self._client.fetch_value(access_endpoints.rotate_key())
         before = self._client.use_key(view.api_key)
         ends = view.expires_at.isoformat() if view.expires_at else None
         yield RunFunction(lambda: self._session.replace_stored_key(before, view.api_key, ends))
@@ -76,8 +75,7 @@ class StatisticsMethods(Resource):
     @api_method
     def eta(self, *, days: float | None = None, gpu_type: str | None = None) -> Routine[EtaReportView]:
         """How good the estimates of starts were."""
-        query = ({"days": f"{days:g}"} if days is not None else {}) | ({"gpu_type": gpu_type} if gpu_type else {})
-        return self._client.fetch_value(read_call(EtaReportView, "/v1/stats/eta", query))
+        return self._client.fetch_value(queue_endpoints.get_eta_report(days, gpu_type))
 
 
 class Statistics(StatisticsMethods, SyncResource):

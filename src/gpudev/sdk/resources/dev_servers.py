@@ -3,7 +3,6 @@
 import errno
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +11,12 @@ from gpudev.sdk.client_session import ClientSession
 from gpudev.sdk.errors import ClientError, CommandFailed, ReservationEnded, UsageError
 from gpudev.sdk.http import endpoints
 from gpudev.sdk.http.api_client import ApiClient
+from gpudev.sdk.http.event_stream import check_ready
 from gpudev.sdk.http.routines import ProgramResult, Routine, RunFunction, RunProgram, SyncDriver
 from gpudev.sdk.remote import openssh, remote_commands, ssh_route, upload
-from gpudev.sdk.resources.jobs import check_ready
 from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.reservations import ExtendRequest, JobView
 
-_SSH_FAILED = 255
 _QUIET_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")
 
 
@@ -129,9 +127,8 @@ class ServerMethods(Resource):
 
     def _failure(self, command: str | Sequence[str], result: CommandResult) -> Routine[ClientError]:
         """A connection that broke may have broken because there is nothing left to be connected to."""
-        if result.exit_code == _SSH_FAILED:
-            with suppress(ClientError):
-                self.job = yield from self._client.fetch_value(endpoints.get_job(self.id))
+        if result.exit_code == openssh.SSH_FAILED:
+            self.job = yield from self._client.refresh_job(self.job)
             try:
                 check_ready(self.job)
             except ReservationEnded as error:
@@ -194,7 +191,8 @@ def _command_failed(command: str | Sequence[str], result: CommandResult) -> Comm
     shown = command if isinstance(command, str) else " ".join(command)
     lines = result.stderr.strip().splitlines()
     why = f": {lines[-1]}" if lines else ""
-    how = "ssh failed, or it ended with 255" if result.exit_code == _SSH_FAILED else f"it ended with {result.exit_code}"
+    is_ambiguous = result.exit_code == openssh.SSH_FAILED
+    how = "ssh failed, or it ended with 255" if is_ambiguous else f"it ended with {result.exit_code}"
     return CommandFailed(
         f"`{shown[:200]}`: {how}{why}", exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr
     )

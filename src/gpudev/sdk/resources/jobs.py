@@ -6,9 +6,9 @@ from time import monotonic
 from typing import Any, Unpack
 
 from gpudev.domain.reservations.lifecycle import LIVE
-from gpudev.sdk.errors import NotInTime, ReservationEnded
-from gpudev.sdk.http import endpoints, event_stream
-from gpudev.sdk.http.event_stream import JobWatch, has_ended, read_patience, wait_until_ready
+from gpudev.sdk.errors import NotInTime
+from gpudev.sdk.http import endpoints, event_stream, session_endpoints
+from gpudev.sdk.http.event_stream import JobWatch, check_ready, read_patience, wait_until_ready
 from gpudev.sdk.http.routines import Pause, Routine, RunFunction
 from gpudev.sdk.reserve_options import ReserveOptions, check_options, request_from_options
 from gpudev.sdk.resources.sync_async import AsyncResource, ItemSource, Resource, SyncResource, api_method, api_stream
@@ -16,7 +16,6 @@ from gpudev.wire.reservations import ExtendRequest, JobEvent, JobView, PriorityR
 from gpudev.wire.sessions import ProxyToken
 
 OnJobChange = Callable[[JobView], object]
-_LARGEST_PAGE = 200
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 
 
@@ -90,8 +89,7 @@ class JobMethods(Resource):
     @api_method
     def proxy_token(self, job_id: str) -> Routine[ProxyToken]:
         """What opens the way for ssh through HTTPS, for a minute."""
-        path = f"{endpoints.job_path(job_id)}/proxy-token"
-        return self._client.fetch_value(endpoints.ApiCall(ProxyToken, "POST", path, repeatable=True))
+        return self._client.fetch_value(session_endpoints.create_proxy_token(job_id))
 
     @api_method
     def list(
@@ -112,7 +110,9 @@ class JobMethods(Resource):
         query |= {"created_after": created_after.isoformat()} if created_after else {}
         query |= {"created_before": created_before.isoformat()} if created_before else {}
         query |= {"all": "true"} if everybody else {}
-        return (yield from _list_pages(self, query, limit))
+        if limit < 1:
+            return []
+        return [job for page in (yield from self._client.list_job_pages(query, limit)) for job in page.value.jobs]
 
     def _watch(self, job: JobView, timeout: float | None) -> JobWatch:
         deadline = None if timeout is None else monotonic() + timeout
@@ -126,14 +126,6 @@ class Jobs(JobMethods, SyncResource):
 
 class AsyncJobs(JobMethods, AsyncResource):
     pass
-
-
-def check_ready(job: JobView) -> JobView:
-    """Raise what a reservation that ended means to somebody who waited for it."""
-    if has_ended(job):
-        why = f": {job.failure_reason}" if job.failure_reason else ""
-        raise ReservationEnded(f"reservation {job.reservation_id} is {job.status}{why}", code=job.status)
-    return job
 
 
 class _FollowedHistory:
@@ -153,16 +145,3 @@ class _FollowedHistory:
     def close(self) -> Routine[None]:
         if self._history is not None:
             yield from self._history.close()
-
-
-def _list_pages(jobs: JobMethods, query: dict[str, Any], limit: int) -> Routine[Sequence[JobView]]:
-    found: list[JobView] = []
-    cursor: str | None = None
-    while len(found) < limit:
-        page_query = {**query, "limit": min(limit - len(found), _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
-        page = yield from jobs._client.fetch_value(endpoints.list_jobs(page_query))
-        found += page.jobs
-        cursor = page.next_cursor
-        if cursor is None or not page.jobs:
-            break
-    return found

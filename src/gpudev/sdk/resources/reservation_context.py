@@ -5,15 +5,15 @@ from time import monotonic
 from typing import NamedTuple
 
 from gpudev.sdk.client_session import ClientSession
-from gpudev.sdk.errors import ClientError, NotFound, Rejected, UsageError
+from gpudev.sdk.errors import ClientError, UsageError
 from gpudev.sdk.http import endpoints
 from gpudev.sdk.http.api_client import ApiClient
 from gpudev.sdk.http.endpoints import ApiCall
-from gpudev.sdk.http.event_stream import JobWatch, has_ended, read_patience, wait_until_ready
+from gpudev.sdk.http.event_stream import JobWatch, check_ready, has_ended, read_patience, wait_until_ready
 from gpudev.sdk.http.routines import Routine, RunFunction, SyncDriver
 from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
 from gpudev.sdk.resources.dev_servers import AsyncServer, Server
-from gpudev.sdk.resources.jobs import OnJobChange, check_ready
+from gpudev.sdk.resources.jobs import OnJobChange
 from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, Resource, SyncResource, run_to_completion
 from gpudev.wire.reservations import JobView
 
@@ -68,13 +68,8 @@ class _ReservationContextMethods(Resource):
 
     def _release(self) -> Routine[None]:
         job, self._job = self._job, None
-        if job is None or has_ended(job):
-            return
-        try:
-            yield from self._client.fetch_value(endpoints.cancel_job(job.reservation_id))
-        except (NotFound, Rejected) as error:
-            if error.code not in ("conflict", "not_found"):  # it has ended by itself
-                raise
+        if job is not None and not has_ended(job):
+            yield from self._client.release_job(job.reservation_id)
 
 
 class ReservationContext(_ReservationContextMethods, SyncResource):

@@ -13,8 +13,8 @@ from gpudev.cli.exit_codes import CliError, ExitCode, local_error
 from gpudev.domain.access import login as aws_login
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.credentials import Credential
-from gpudev.wire import codec
-from gpudev.wire.access import AwsLoginRequest, LoginMethod, LoginView, NonceView
+from gpudev.sdk.http import access_endpoints
+from gpudev.wire.access import AwsLoginRequest, LoginMethod
 
 _INSTALL = "pip install 'gpu-dev[aws-login]'"
 
@@ -36,9 +36,9 @@ def _log_in(session: LoginSession, method: LoginMethod, profile: str | None) -> 
     # Credentials first: they may take a while to get, and a nonce does not last.
     signer = _Signer(profile, method)
     api = session.anonymous_api()
-    nonce = api.post_path(NonceView, "/v1/auth/nonce", repeatable=True).value.nonce
+    nonce = api.fetch(access_endpoints.create_nonce()).value.nonce
     signed = signer.sign(name, nonce)
-    view = api.post_path(LoginView, "/v1/auth/aws-login", codec.encode_model(signed)).value
+    view = api.fetch(access_endpoints.log_in_with_aws(signed)).value
     login = {"method": "aws"} | ({"profile": profile} if profile else {})
     return credential_from(view, login)
 

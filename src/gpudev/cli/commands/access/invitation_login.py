@@ -15,15 +15,14 @@ from gpudev.domain.access.invitations import InvitationLink, parse_invitation_li
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.api_address import region_of
 from gpudev.sdk.credentials import Credential
+from gpudev.sdk.http import access_endpoints
 from gpudev.sdk.http.certificate_pins import store_pin
-from gpudev.wire import codec
-from gpudev.wire.access import InvitationLoginRequest, LoginMethod, LoginView
+from gpudev.wire.access import InvitationLoginRequest, LoginMethod
 
 if TYPE_CHECKING:
     from gpudev.cli.api_calls import CommandApi
 
 METHOD = "invitation"
-_PATH = "/v1/auth/invitation-login"
 _LONGEST_LINK = 4096
 
 
@@ -62,8 +61,8 @@ def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str,
 
 
 def _exchange(api: "CommandApi", link: InvitationLink) -> Credential:
-    brought = codec.encode_model(InvitationLoginRequest(secret=link.secret))
-    return credential_from(api.post_path(LoginView, _PATH, brought).value, {"method": METHOD})
+    call = access_endpoints.log_in_with_invitation(InvitationLoginRequest(secret=link.secret))
+    return credential_from(api.fetch(call).value, {"method": METHOD})
 
 
 def _read_link() -> str:

@@ -12,6 +12,7 @@ from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import KEY_VARIABLE, Credential, check_key
 from gpudev.sdk.errors import Forbidden, Unauthenticated
+from gpudev.sdk.http.endpoints import list_jobs
 
 _LONGEST_KEY = 4096
 
@@ -101,12 +102,12 @@ def logout(api_url: str | None) -> None:
 
 
 def _rotate(session: CommandSession) -> Credential:
-    from gpudev.wire.access import KeyView
+    from gpudev.sdk.http.access_endpoints import rotate_key
 
     stored = session.find_stored_credential()
     if stored is None:
         raise CliError(ExitCode.AUTH, f"there is no key for {session.address.url} here", "Run `gpu-dev login`")
-    view = session.api_with_key(stored.api_key).post_path(KeyView, "/v1/keys/rotate").value
+    view = session.api_with_key(stored.api_key).fetch(rotate_key()).value
     ends = view.expires_at.isoformat() if view.expires_at else None
     return session.store_credential(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))
 
@@ -115,7 +116,7 @@ def _store_given_key(session: CommandSession) -> Credential:
     """Only a key that works is kept."""
     key = check_key(_read_key(), "what was given")
     try:
-        session.api_with_key(key).list_jobs_page({"limit": 1})
+        session.api_with_key(key).fetch(list_jobs({"limit": 1}))
     except (Unauthenticated, Forbidden) as error:
         raise CliError(
             ExitCode.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"

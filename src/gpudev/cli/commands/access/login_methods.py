@@ -16,7 +16,8 @@ from gpudev.domain.errors import RateLimited
 from gpudev.sdk.api_address import ApiAddress
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
-from gpudev.wire.access import LoginMethod, LoginMethods, LoginView
+from gpudev.sdk.http.access_endpoints import list_login_methods
+from gpudev.wire.access import LoginMethod, LoginView
 
 LOGIN_METHODS: Mapping[str, str] = MappingProxyType(
     {
@@ -106,7 +107,7 @@ def credential_from(view: LoginView, login: Mapping[str, str]) -> Credential:
 
 def _offered_methods(session: LoginSession) -> list[LoginMethod]:
     try:
-        return session.anonymous_api().read_path(LoginMethods, "/v1/auth/methods").value.methods
+        return session.anonymous_api().fetch(list_login_methods()).value.methods
     except (NotFound, Unauthenticated, Forbidden):
         return []  # a server of an earlier version, which knows only keys
 

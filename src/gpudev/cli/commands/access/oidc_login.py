@@ -18,11 +18,10 @@ from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.access.login import server_name
 from gpudev.sdk import credentials, json_files
 from gpudev.sdk.credentials import Credential
-from gpudev.wire import codec
+from gpudev.sdk.http import access_endpoints
 from gpudev.wire.access import LoginMethod, LoginView, OidcLoginRequest
 
 METHOD = "oidc"
-_PATH = "/v1/auth/oidc-login"
 
 
 def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
@@ -102,8 +101,8 @@ def _login_record(client: OidcClient, tokens: OidcTokens) -> dict[str, str]:
 
 
 def _exchange_tokens(session: LoginSession, tokens: OidcTokens, nonce: str | None) -> LoginView:
-    brought = codec.encode_model(OidcLoginRequest(id_token=tokens.id_token, nonce=nonce), without_none=True)
-    return session.anonymous_api().post_path(LoginView, _PATH, brought).value
+    request = OidcLoginRequest(id_token=tokens.id_token, nonce=nonce)
+    return session.anonymous_api().fetch(access_endpoints.log_in_with_oidc(request)).value
 
 
 def _key_ended(api_url: str) -> CliError:

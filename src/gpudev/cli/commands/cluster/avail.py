@@ -5,10 +5,11 @@ import json
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.cli.options import HOURS, TEXT, api_options
+from gpudev.sdk.http.cluster_endpoints import list_availability
+from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.wire.cluster import AvailabilityList, GpuAvailability
 
 _HEADER = ("TYPE", "FREE", "TOTAL", "MOST NOW", "WAITING", "EXPECTED", "LATEST", "WHAT")
@@ -44,7 +45,7 @@ def avail(
 
         show_plan(session, hours if hours is not None else _DEFAULT_HOURS, gpu_type, every_node=every, as_json=as_json)
         return
-    reply = session.api.read_path(AvailabilityList, "/v1/gpu/availability")
+    reply = session.api.fetch(list_availability())
     types = _select_types(reply.value, gpu_type)
     if as_json:
         output.write_json(reply.raw if gpu_type is None else _keep_type_in_json(reply, gpu_type))

@@ -1,12 +1,12 @@
 """The plan as `avail --plan` shows it: the chart, and the caller's planned starts with reasons."""
 
 import sys
-from urllib.parse import urlencode
 
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.cluster.plan_chart import ASCII, BLOCKS, ChartSigns, PlanChart
 from gpudev.sdk.errors import NotFound
+from gpudev.sdk.http.queue_endpoints import get_plan
 from gpudev.wire.queue import ClusterPlan, PlannedStart, TypePlan
 
 _INDENT = 4
@@ -14,9 +14,8 @@ _PIPED_COLUMNS = 80
 
 
 def show_plan(session: CommandSession, hours: float, gpu_type: str | None, *, every_node: bool, as_json: bool) -> None:
-    query = {"hours": f"{hours:g}"} | ({"gpu_type": gpu_type} if gpu_type else {})
     try:
-        reply = session.api.read_path(ClusterPlan, f"/v1/cluster/plan?{urlencode(query)}")
+        reply = session.api.fetch(get_plan(hours, gpu_type))
     except NotFound as error:
         step = "`gpu-dev avail` shows what is free now"
         raise NotFound("this server is of an earlier version and shows no plan", step) from error

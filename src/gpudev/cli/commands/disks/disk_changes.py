@@ -6,14 +6,13 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.disks import disk_formatting
 from gpudev.cli.commands.disks.disk_requests import fetch_disk_call, wait_with_progress
 from gpudev.cli.options import DISK, DISK_ID, SNAPSHOT, api_options
 from gpudev.sdk.http import disk_endpoints
 from gpudev.sdk.http.disk_endpoints import check_operation
-from gpudev.sdk.http.endpoints import ApiCall
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply
 from gpudev.wire.disks import (
     CloneDiskRequest,
     CreateDiskRequest,

@@ -6,12 +6,12 @@ import time
 from typing import TypeVar
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import ApiReply, CommandApi
+from gpudev.cli.api_calls import CommandApi
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk.errors import NotFound, Unreachable
 from gpudev.sdk.http.disk_endpoints import wait_for_operation as wait
-from gpudev.sdk.http.endpoints import ApiCall
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply
 from gpudev.sdk.http.event_stream import read_patience
 from gpudev.wire.disks import OperationView
 

@@ -12,6 +12,7 @@ from gpudev.cli.exit_codes import usage_error
 from gpudev.cli.options import ID, api_options
 from gpudev.domain.reservations.lifecycle import LIVE, Status
 from gpudev.sdk.errors import ClientError
+from gpudev.sdk.http.endpoints import cancel_job, get_job
 from gpudev.wire.reservations import JobView
 
 _MAX_JOBS = 10_000
@@ -32,7 +33,7 @@ def cancel(job_ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, api_
         raise usage_error("--all wants --yes where nobody can be asked")
     wanted = _list_live_jobs(session) if every else []
     if asking and not every:
-        wanted = [session.api.get_job(job_id).value for job_id in dict.fromkeys(job_ids)]
+        wanted = [session.api.fetch(get_job(job_id)).value for job_id in dict.fromkeys(job_ids)]
     ids = [job.reservation_id for job in wanted] or list(dict.fromkeys(job_ids))
     if not ids:
         if not as_json:
@@ -65,7 +66,7 @@ def _cancel_each(session: CommandSession, ids: list[str], *, as_json: bool) -> N
     failures: list[ClientError] = []
     for job_id in ids:
         try:
-            reply = session.api.cancel(job_id)
+            reply = session.api.fetch(cancel_job(job_id))
         except ClientError as error:
             failures.append(error)
             continue

@@ -1,13 +1,11 @@
 """Reservations started here by `gpu-dev run --detach`, so that `logs` shows their output."""
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from gpudev import paths
-
-_REMOVE_AFTER_SECONDS = 60 * 86400
+from gpudev.sdk.remote import openssh
 
 
 def record_detached_run(env: Mapping[str, str], reservation_id: str) -> None:
@@ -16,10 +14,7 @@ def record_detached_run(env: Mapping[str, str], reservation_id: str) -> None:
         folder = _runs_folder(env)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / reservation_id).touch(mode=0o600)
-        long_ago = time.time() - _REMOVE_AFTER_SECONDS
-        for path in folder.iterdir():
-            if path.stat().st_mtime < long_ago:
-                path.unlink(missing_ok=True)
+        openssh.remove_old_files(folder)
 
 
 def is_detached_run(env: Mapping[str, str], reservation_id: str) -> bool:

@@ -8,6 +8,7 @@ from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.sdk.errors import Unreachable
+from gpudev.sdk.http.endpoints import extend_job
 from gpudev.wire.reservations import ExtendRequest
 
 
@@ -19,7 +20,7 @@ def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> Non
     """Stay longer: add hours to the end of an active reservation."""
     try:
         session = CommandSession(api_url)
-        reply = session.api.extend(job_id, ExtendRequest(extension_hours=hours))
+        reply = session.api.fetch(extend_job(job_id, ExtendRequest(extension_hours=hours)))
     except Unreachable as error:
         if error.sent:
             step = f"Whether it was extended is not known: `gpu-dev status {formatting.short_id(job_id)}` shows it"

@@ -1,20 +1,20 @@
 """Selects the reservation when no id is given: the only one there is."""
 
 from gpudev.cli import formatting
-from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.domain.reservations.lifecycle import LIVE, Status
+from gpudev.sdk.http.endpoints import ApiReply, get_job, list_jobs
 from gpudev.wire.reservations import JobView
 
 
 def choose_job(session: CommandSession, job_id: str | None) -> ApiReply[JobView]:
     """The one named; else the only active one, else the only one on its way."""
-    return session.api.get_job(job_id if job_id is not None else _choose_only_job(session).reservation_id)
+    return session.api.fetch(get_job(job_id if job_id is not None else _choose_only_job(session).reservation_id))
 
 
 def _choose_only_job(session: CommandSession) -> JobView:
-    jobs = session.api.list_jobs_page({"status": sorted(LIVE), "limit": 200}).value.jobs
+    jobs = session.api.fetch(list_jobs({"status": sorted(LIVE), "limit": 200})).value.jobs
     active = [job for job in jobs if job.status == Status.ACTIVE]
     candidates = active or jobs
     if len(candidates) == 1:

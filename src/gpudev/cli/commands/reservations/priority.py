@@ -6,6 +6,7 @@ from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.options import ID, api_options
 from gpudev.sdk.errors import Forbidden
+from gpudev.sdk.http.endpoints import prioritise_job
 from gpudev.wire.reservations import PriorityRequest
 
 
@@ -25,7 +26,7 @@ def priority(job_id: str, number: int, as_json: bool, api_url: str | None) -> No
     gpu-dev priority 3f2a9c1e -- -5
     """
     try:
-        reply = CommandSession(api_url).api.prioritise(job_id, PriorityRequest(priority=number))
+        reply = CommandSession(api_url).api.fetch(prioritise_job(job_id, PriorityRequest(priority=number)))
     except Forbidden as error:
         raise error.with_next_step("Ask an operator of your system") from error
     if as_json:

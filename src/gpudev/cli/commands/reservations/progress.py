@@ -13,12 +13,13 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import ApiReply, CommandApi
+from gpudev.cli.api_calls import CommandApi
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import ClientError, Forbidden, Unauthenticated, Unreachable
 from gpudev.sdk.http import event_stream
+from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.sdk.http.event_stream import ConnectionLost, JobUpdate, has_ended, is_settled, read_patience
 from gpudev.wire.reservations import EtaView, JobView
 
@@ -117,13 +118,8 @@ def wait_until_ready(
 
 def check_ready(job: JobView) -> None:
     """Raise what a reservation that ended means to somebody who waited for it."""
-    if has_ended(job):
-        raise CliError(
-            ExitCode.RESERVATION_ENDED,
-            formatting.describe_end(job),
-            f"`gpu-dev status {formatting.short_id(job.reservation_id)} --events` shows how it went",
-            code=job.status,
-        )
+    step = f"`gpu-dev status {formatting.short_id(job.reservation_id)} --events` shows how it went"
+    event_stream.check_ready(job, formatting.describe_end(job), step)
 
 
 def _follow_with_display(watch: WatchThread, display: ProgressDisplay) -> ApiReply[JobView]:

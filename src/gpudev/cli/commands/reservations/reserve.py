@@ -1,6 +1,5 @@
 """`gpu-dev reserve`."""
 
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +8,18 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli import formatting, output, prompts
-from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations.personalization import choose_personalization as chosen_setup
 from gpudev.cli.commands.reservations.personalization import personalization_options
 from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.signals import signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
-from gpudev.cli.config import Preferences
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import DISK, DURATION, HOURS, TEXT, api_options
 from gpudev.sdk.errors import ClientError, Unreachable
-from gpudev.sdk.remote import ssh_keys
+from gpudev.sdk.http.endpoints import ApiReply, cancel_job, submit_job
+from gpudev.sdk.preferences import Preferences
+from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
 from gpudev.wire.reservations import JobView, SubmitRequest
 
 # Asking for a reservation: the options of every command that does, and the request they make.
@@ -66,22 +65,22 @@ def build_request(
     """From what was said by `reservation_options`, and the person's settings."""
     chosen = session.preferences
     setup = chosen_setup(session, **brought)
-    access = ssh_keys.choose_login_keys(session, github_user, key_file)
     wanted_type = gpu_type or _default_type(chosen, gpus)
-    return SubmitRequest(
-        gpu_count=gpus if gpus is not None else _default_count(wanted_type),
+    options = ReserveOptions(
+        gpus=gpus if gpus is not None else _default_count(wanted_type),
         gpu_type=wanted_type,
-        duration_hours=hours if hours is not None else chosen.default_hours,
-        github_user=access.github_user,
-        ssh_public_keys=None if access.public_keys is None else list(access.public_keys),
+        hours=hours if hours is not None else chosen.default_hours,
         name=name,
+        disk=disk or chosen.default_disk,
         image=image,
-        disk_name=disk or chosen.default_disk,
+        github_user=github_user,
+        key_file=key_file,
         max_wait_hours=max_wait,
-        environment=dict(setup.environment) or None,
+        environment=setup.environment or None,
         dotfiles=setup.dotfiles,
         startup_script=setup.startup_script,
     )
+    return request_from_options(session, options)
 
 
 def _default_type(chosen: Preferences, gpus: int | None) -> str | None:
@@ -117,14 +116,14 @@ def submit_request(
 
 
 def _submit_once(session: CommandSession, request: SubmitRequest, *, keeps_reservation: bool) -> ApiReply[JobView]:
-    key = str(uuid.uuid4())
+    submission = submit_job(request)
     try:
-        return session.api.submit(request, idempotency_key=key)
+        return session.api.fetch(submission)
     except KeyboardInterrupt:
         if not keeps_reservation:
             # Said once more under the same key, it tells which one was made.
             with signals_ignored():
-                session.api.cancel(session.api.submit(request, idempotency_key=key).value.reservation_id)
+                session.api.fetch(cancel_job(session.api.fetch(submission).value.reservation_id))
             raise CliError(ExitCode.INTERRUPTED, "interrupted; nothing stays reserved") from None
         raise CliError(
             ExitCode.INTERRUPTED,

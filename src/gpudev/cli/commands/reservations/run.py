@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import click
 
 from gpudev.cli import formatting, output, prompts
-from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations import detached_runs
 from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
@@ -19,14 +18,12 @@ from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.commands.sessions.connection_setup import TrailingCommand, choose_route, route_options
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.sdk.errors import ClientError
+from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.sdk.http.event_stream import has_ended
 from gpudev.sdk.remote import openssh, remote_commands, upload
 from gpudev.wire.reservations import JobView
 
 # What `gpu-dev run` does once it has a reservation: wait, copy, run, and let go of it again, whatever happens.
-
-
-_SSH_FAILED = 255
 
 
 class RunRequest(NamedTuple):
@@ -46,7 +43,7 @@ def run_attached(session: CommandSession, reserved: ApiReply[JobView], run: RunR
     with _releasing(session, reserved.value):
         job, way, folder = _prepare(session, reserved, run)
         code = _run_ssh(session, job, way, remote_commands.attached_command_in_folder(folder, run.command))
-        if code == _SSH_FAILED:
+        if code == openssh.SSH_FAILED:
             _check_not_ended(session, job)
         return code
 
@@ -117,10 +114,7 @@ def _ssh_command_line(
 
 def _check_not_ended(session: CommandSession, job: JobView) -> None:
     """A connection that broke may have broken because there is nothing left to be connected to."""
-    try:
-        now = session.api.get_job(job.reservation_id).value
-    except ClientError:
-        return
+    now = session.api.run(session.api.client.refresh_job(job))
     if has_ended(now):
         raise CliError(
             ExitCode.RESERVATION_ENDED, f"{formatting.describe_end(now)} while the command ran", code=now.status
@@ -146,10 +140,8 @@ def _release(session: CommandSession, job: JobView) -> bool:
     """Whether it is. Told if it fails: how the command ended matters more."""
     try:
         with signals_ignored():
-            session.api.cancel(job.reservation_id)
+            session.api.run(session.api.client.release_job(job.reservation_id))
     except ClientError as error:
-        if error.code in ("conflict", "not_found"):  # it has ended by itself
-            return True
         short = formatting.short_id(job.reservation_id)
         output.write_note(f"Note: {error.message}, so reservation {short} may still be there: `gpu-dev cancel {short}`")
         return False

@@ -5,17 +5,16 @@ import time
 import click
 
 from gpudev.cli import output
-from gpudev.cli.api_calls import ApiReply
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.commands.sessions.connection_setup import get_ready_job
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import ID, api_options
-from gpudev.sdk.http import addon_endpoints
+from gpudev.sdk.http import session_endpoints
+from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.wire.sessions import JupyterView
 
 _PATIENCE_SECONDS = 120.0
-_POLL_SECONDS = 0.25
 
 
 @click.group()
@@ -40,7 +39,7 @@ def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, a
     """
     session = CommandSession(api_url)
     job = get_ready_job(session, job_id)
-    reply = session.api.fetch(addon_endpoints.enable_jupyter(job.reservation_id))
+    reply = session.api.fetch(session_endpoints.enable_jupyter(job.reservation_id))
     if not no_wait:
         if not as_json:
             output.write_note("Jupyter is starting …")
@@ -62,7 +61,7 @@ def open_lab(job_id: str | None, *, browser: bool, as_json: bool, api_url: str |
     session = CommandSession(api_url)
     chosen = choose_job(session, job_id).value.reservation_id
     if as_json:
-        output.write_json(session.api.fetch(addon_endpoints.create_jupyter_link(chosen)).raw)
+        output.write_json(session.api.fetch(session_endpoints.create_jupyter_link(chosen)).raw)
         return
     _write_link(session, chosen, browser=browser)
 
@@ -73,7 +72,7 @@ def open_lab(job_id: str | None, *, browser: bool, as_json: bool, api_url: str |
 def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """Stop Jupyter Lab, and its kernels with it."""
     session = CommandSession(api_url)
-    reply = session.api.fetch(addon_endpoints.disable_jupyter(choose_job(session, job_id).value.reservation_id))
+    reply = session.api.fetch(session_endpoints.disable_jupyter(choose_job(session, job_id).value.reservation_id))
     if as_json:
         output.write_json(reply.raw)
         return
@@ -86,7 +85,7 @@ def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
 def status(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """Show how Jupyter Lab is: off, starting, ready or failed."""
     session = CommandSession(api_url)
-    reply = session.api.fetch(addon_endpoints.get_jupyter(choose_job(session, job_id).value.reservation_id))
+    reply = session.api.fetch(session_endpoints.get_jupyter(choose_job(session, job_id).value.reservation_id))
     if as_json:
         output.write_json(reply.raw)
         return
@@ -99,20 +98,19 @@ def _wait_until_ready(
     session: CommandSession, reservation_id: str, reply: ApiReply[JupyterView]
 ) -> ApiReply[JupyterView]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while reply.value.state == "starting":
-        if time.monotonic() > deadline:
-            why = f" ({reply.value.trouble})" if reply.value.trouble else ""
-            raise CliError(ExitCode.UNREACHABLE, f"Jupyter has not started yet{why}", "See `gpu-dev jupyter status`")
-        time.sleep(_POLL_SECONDS)
-        reply = session.api.fetch(addon_endpoints.get_jupyter(reservation_id))
+    api = session.api
+    reply = api.run(session_endpoints.wait_for_jupyter(api.client, reservation_id, reply, deadline=deadline))
+    if reply.value.state == "starting":
+        why = f" ({reply.value.trouble})" if reply.value.trouble else ""
+        raise CliError(ExitCode.UNREACHABLE, f"Jupyter has not started yet{why}", "See `gpu-dev jupyter status`")
     if reply.value.state != "ready":
         raise CliError(ExitCode.REJECTED, f"Jupyter does not run: {reply.value.reason or 'it was disabled'}")
     return reply
 
 
 def _write_link(session: CommandSession, reservation_id: str, *, browser: bool) -> None:
-    link = session.api.fetch(addon_endpoints.create_jupyter_link(reservation_id)).value
-    url = link.url if "://" in link.url else f"{session.address.url.rstrip('/')}{link.url}"
+    link = session.api.fetch(session_endpoints.create_jupyter_link(reservation_id)).value
+    url = session_endpoints.absolute_link(session.address.url, link)
     if browser:
         import webbrowser
 

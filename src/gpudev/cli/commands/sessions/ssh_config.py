@@ -22,6 +22,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk import json_files
 from gpudev.sdk.api_address import is_loopback
 from gpudev.sdk.errors import ClientError
+from gpudev.sdk.http.endpoints import list_jobs
 from gpudev.sdk.remote import openssh, ssh_route
 from gpudev.wire.reservations import JobView
 
@@ -49,7 +50,7 @@ def user_config_file(env: Mapping[str, str]) -> Path:
 
 def refresh_config(session: CommandSession, now: datetime) -> SshConfigChange:
     """Bring both files up to date with all that runs at this API; those of other APIs stay until their time is over."""
-    jobs = session.api.list_jobs_page({"status": [Status.ACTIVE], "limit": 200}).value.jobs
+    jobs = session.api.fetch(list_jobs({"status": [Status.ACTIVE], "limit": 200})).value.jobs
     return _rewrite_config(session, jobs, lambda block: block.url != session.address.url and block.ends_after(now), now)
 
 
@@ -121,21 +122,17 @@ def choose_names(jobs: Sequence[JobView], taken: Collection[str] = ()) -> dict[s
     """What people gave them as names, as far as those can stand in a host name and are not taken; else their ids. The
     first keeps its name when others come: an editor that connects again must not find itself on another machine."""
     chosen: dict[str, str] = {}
-    by_id = {short_name(job) for job in jobs}  # which are always theirs
+    by_id = {openssh.host_alias(job) for job in jobs}  # which are always theirs
     for job in sorted(jobs, key=lambda job: job.created_at):
         name = _preferred_name(job)
         is_free = name is not None and name not in by_id and name not in taken and name not in chosen.values()
-        chosen[job.reservation_id] = name if name is not None and is_free else short_name(job)
+        chosen[job.reservation_id] = name if name is not None and is_free else openssh.host_alias(job)
     return chosen
 
 
 def _preferred_name(job: JobView) -> str | None:
     plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
     return f"gpu-dev-{plain}" if plain else None
-
-
-def short_name(job: JobView) -> str:
-    return f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
 
 
 class _Block(NamedTuple):
@@ -166,17 +163,12 @@ def _format_block(session: CommandSession, job: JobView, name: str) -> str:
     # carry their machines from one network to another.
     is_here = session.address.is_local and is_loopback(job.node_ip or "")
     proxy = None if is_here else ssh_route.proxy_command(session, job, auto=True)
-    there = openssh.build_target(job, session.env, proxy)
-    hosts = " ".join(dict.fromkeys((name, short_name(job))))
+    hosts = " ".join(dict.fromkeys((name, openssh.host_alias(job))))
     until = (job.expires_at or datetime.now(UTC)).isoformat()
     lines = [
         f"# {job.reservation_id} at {session.address.url} until {until}",
         f"Host {hosts}",
-        f"    HostName {there.host}",
-        f"    Port {there.port}",
-        f"    User {there.user}",
-        *(f"    {option} {value}" for option, value in there.options.items()),
-        *(f'    IdentityFile "{openssh.escape_percent(key)}"' for key in there.identities),
+        *openssh.build_target(job, session.env, proxy).as_config_lines(),
         "    ServerAliveInterval 30",
     ]
     return "\n".join(lines) + "\n"

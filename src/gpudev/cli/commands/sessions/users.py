@@ -5,14 +5,15 @@ import time
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import ApiReply, CommandApi
+from gpudev.cli.api_calls import CommandApi
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import ID, TEXT, api_options
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import NotFound
-from gpudev.sdk.http import addon_endpoints
+from gpudev.sdk.http import session_endpoints
+from gpudev.sdk.http.endpoints import ApiReply, get_job
 from gpudev.wire.reservations import JobView
 from gpudev.wire.sessions import DevServerUsers
 
@@ -41,7 +42,7 @@ def users() -> None:
 def list_users(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """Show who else may log in. ID may be left out when there is only one."""
     session = CommandSession(api_url)
-    reply = session.api.fetch(addon_endpoints.list_users(_choose_job_id(session, job_id)))
+    reply = session.api.fetch(session_endpoints.list_users(_choose_job_id(session, job_id)))
     if as_json:
         output.write_json(reply.raw)
         return
@@ -59,8 +60,8 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
     It takes effect within seconds, without a restart; in a dev server that does not run yet, when it starts.
     """
     session = CommandSession(api_url)
-    job = session.api.get_job(job_id).value
-    reply = session.api.fetch(addon_endpoints.add_users(job.reservation_id, names))
+    job = session.api.fetch(get_job(job_id)).value
+    reply = session.api.fetch(session_endpoints.add_users(job.reservation_id, names))
     reply = _wait_until_in_effect(session.api, job, reply, wait=not no_wait)
     if as_json:
         output.write_json(reply.raw)
@@ -83,12 +84,12 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
 def remove(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Let GitHub users in no longer. Connections they have open end; what they left running goes on."""
     session = CommandSession(api_url)
-    job = session.api.get_job(job_id).value
+    job = session.api.fetch(get_job(job_id)).value
     removed: dict[str, ApiReply[DevServerUsers]] = {}
     missing: list[NotFound] = []
     for name in dict.fromkeys(name.lower() for name in names):
         try:
-            removed[name] = session.api.fetch(addon_endpoints.remove_user(job.reservation_id, name))
+            removed[name] = session.api.fetch(session_endpoints.remove_user(job.reservation_id, name))
         except NotFound as error:  # one who was misspelt keeps nobody else in
             missing.append(error)
     if removed:
@@ -112,7 +113,7 @@ def _wait_until_in_effect(
             why = reply.value.trouble or "the system has not got round to it"
             raise CliError(ExitCode.UNREACHABLE, f"it is written down, but not in effect yet ({why})", _NEXT_STEP)
         time.sleep(_POLL_SECONDS)
-        reply = api.fetch(addon_endpoints.list_users(job.reservation_id))
+        reply = api.fetch(session_endpoints.list_users(job.reservation_id))
     return reply
 
 

@@ -1,10 +1,15 @@
-"""Endpoints for addons, as data: collaborators and Jupyter."""
+"""Endpoints for running dev servers, as data: collaborators, Jupyter and proxy tokens."""
 
+import time
 from collections.abc import Sequence
 
-from gpudev.sdk.http.endpoints import ApiCall, job_path, path_segment, read_call
+from gpudev.sdk.http.api_client import ApiClient
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply, job_path, path_segment, read_call
+from gpudev.sdk.http.routines import Pause, Routine
 from gpudev.wire import codec
-from gpudev.wire.sessions import AddUsersRequest, DevServerUsers, JupyterLink, JupyterView
+from gpudev.wire.sessions import AddUsersRequest, DevServerUsers, JupyterLink, JupyterView, ProxyToken
+
+_POLL_SECONDS = 0.25
 
 
 def list_users(job_id: str) -> ApiCall[DevServerUsers]:
@@ -35,3 +40,23 @@ def disable_jupyter(job_id: str) -> ApiCall[JupyterView]:
 
 def create_jupyter_link(job_id: str) -> ApiCall[JupyterLink]:
     return ApiCall(JupyterLink, "POST", f"{job_path(job_id)}/jupyter/link", repeatable=True)
+
+
+def create_proxy_token(job_id: str) -> ApiCall[ProxyToken]:
+    return ApiCall(ProxyToken, "POST", f"{job_path(job_id)}/proxy-token", repeatable=True)
+
+
+def wait_for_jupyter(
+    client: ApiClient, job_id: str, first: ApiReply[JupyterView], *, deadline: float
+) -> Routine[ApiReply[JupyterView]]:
+    """As it is once it has started or failed; `starting` still: not before the deadline (by `time.monotonic`)."""
+    reply = first
+    while reply.value.state == "starting" and time.monotonic() <= deadline:
+        yield Pause(_POLL_SECONDS)
+        reply = yield from client.fetch(get_jupyter(job_id))
+    return reply
+
+
+def absolute_link(api_url: str, link: JupyterLink) -> str:
+    """An API that does not know its own address gives the path alone."""
+    return link.url if "://" in link.url else f"{api_url}{link.url}"
