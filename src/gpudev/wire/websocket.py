@@ -1,7 +1,7 @@
-"""WebSocket frames (RFC 6455), as far as a stream of bytes needs them: both directions, without a socket or a library.
+"""WebSocket frames (RFC 6455) for a stream of bytes, both directions, without I/O.
 
-Messages are passed on as they come in, never put together first: their boundaries mean nothing to us. What else is said
-(pings, goodbyes) comes as whole frames.
+Messages are passed on as they come in, never put together first: their boundaries mean nothing to us. Pings and closes
+come as whole frames. `gpu-dev proxy-command` loads this for every connection, so it imports little.
 """
 
 import os
