@@ -76,15 +76,14 @@ class Settings:
     """Where dev servers run: local (this machine) or kubernetes."""
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     cloud: str = "none"
-    """Behind the cluster, with its groups of nodes, volumes and snapshots: none, aws or gcp; local: folders of this
-    machine."""
+    """Where node groups, volumes and snapshots are: none, aws, gcp, or local (folders of this machine)."""
     disks: DiskSettings = field(default_factory=DiskSettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
     gcp: GcpSettings = field(default_factory=GcpSettings)
     reconciling: ReconcileSettings = field(default_factory=ReconcileSettings)
     aws_login: AwsLoginSettings = field(default_factory=AwsLoginSettings)
     server_names: tuple[str, ...] = ()
-    """As whom people reach the API: HOST, or HOST:PORT where the port is not the usual one."""
+    """The names people reach the API by: HOST, or HOST:PORT where the port is not the default."""
     oidc: OidcSettings = field(default_factory=OidcSettings)
     guarding: RequestGuardSettings = field(default_factory=RequestGuardSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
@@ -92,59 +91,63 @@ class Settings:
     state_dir: Path = Path("~/.local/share/gpu-dev")
     """Embedded and local mode: database, disks, dev servers' folders, logs."""
     nodes_file: Path | None = None
-    """Local mode: the file that describes this machine's nodes; None: detect."""
+    """Local mode: the file that describes this machine's nodes. None: detect them."""
     api_host: str = "127.0.0.1"
     api_port: int = 7480
     ssh_host: str = "127.0.0.1"
-    """Local mode: the address dev servers' ssh servers listen on and people connect to."""
+    """Local mode: the address of the dev servers' SSH servers."""
     listen: str = ""
-    """ADDRESS:PORT where the API also listens, with TLS, for others than this machine. None: nowhere."""
+    """ADDRESS:PORT where the API also listens, with TLS, for other machines. None: nowhere."""
     tls_cert: Path | None = None
-    """The certificate for that, with its chain (PEM). None: one of our own making."""
+    """Its certificate with the chain (PEM). None: a self-signed one."""
     tls_key: Path | None = None
     invited_key_ttl: timedelta | None = timedelta(days=30)
-    """How long the key lasts that an invitation is exchanged for. None: it does not end by itself."""
+    """Lifetime of a key that came from an invitation. None: it does not expire."""
     api_key_ttl: timedelta | None = timedelta(hours=2)
     github_url: str = "https://github.com"
     metrics_address: str = ""
-    """ADDRESS:PORT where each service tells its metrics and its health, to whoever asks. None: nowhere."""
+    """ADDRESS:PORT where each service serves its metrics and health. None: nowhere."""
     otlp_url: str = ""
     """Where an OpenTelemetry collector takes traces (OTLP over HTTP). None: none are made."""
     dcgm_url: str = ""
-    """Where DCGM exporters tell how busy GPUs are; a name that stands for many is asked at all its addresses."""
+    """Metrics of DCGM exporters, for how busy GPUs are. A name with many addresses is asked at all of them."""
     log_format: str = "json"
     """json, or console for people."""
 
     def __post_init__(self) -> None:
         if self.aws_login.accounts and not self.server_names:
-            raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_SERVER_NAMES: what people sign must name us")
+            raise ValueError(
+                "GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_SERVER_NAMES: what people sign must name the server"
+            )
 
     @property
     def has_remote_cloud(self) -> bool:
-        """One that has groups of nodes, and volumes that come and go without us."""
+        """Whether the cloud has node groups, and volumes that may change without us."""
         return self.cloud in _DISK_DRIVERS
 
     @property
     def manages_volumes(self) -> bool:
-        """Whether dev servers here can use the cloud's volumes: one machine has folders, others have not."""
+        """Whether dev servers here can use the cloud's volumes: folders on one machine, real volumes elsewhere."""
         return self.cloud != "none" and (self.cloud == "local") == (self.cluster == "local")
 
     @property
     def own_addresses(self) -> frozenset[tuple[str, int]]:
-        """Where the control plane itself listens: no way of ours leads there from a dev server."""
+        """Addresses of the control plane itself. The proxy never connects to these."""
         own = {(self.api_host, self.api_port), (self.proxy.host, self.proxy.port)}
-        if not self.database.host.startswith("/"):  # the folder of a socket
+        if not self.database.host.startswith("/"):  # a unix socket
             own.add((self.database.host, self.database.port))
         elsewhere = [parse_listen_address(self.listen)] if self.listen else []
         own.update((address.host, address.port) for address in elsewhere)
         if self.metrics_address:  # on one machine API and processor have neighbouring ports for this
-            told = parse_bind_address(self.metrics_address)
-            own.update((told.host, told.port + step) for step in ((-1, 0, 1) if self.cluster == "local" else (0,)))
+            metrics = parse_bind_address(self.metrics_address)
+            own.update(
+                (metrics.host, metrics.port + step) for step in ((-1, 0, 1) if self.cluster == "local" else (0,))
+            )
         return frozenset(own)
 
     @property
     def has_disks(self) -> bool:
-        """Whether there is anything that named disks can be kept on."""
+        """Whether there is any storage for named disks."""
         return self.cluster == "local" or self.cloud in _DISK_DRIVERS
 
 
@@ -153,11 +156,11 @@ _DISK_DRIVERS = {
     "aws": ("ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
     "gcp": ("pd.csi.storage.gke.io", "topology.gke.io/zone"),
 }
-"""By cloud: what attaches its volumes on Kubernetes, and the label by which that tells a node's zone."""
+"""By cloud: the CSI driver of its volumes, and the label that this driver puts on nodes, with the zone."""
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the environment. A value that cannot be read raises ValueError naming its variable."""
+    """Raises ValueError for a value that cannot be read, naming its variable."""
     env = os.environ if environ is None else environ
     return Settings(
         database=DatabaseSettings(
@@ -208,16 +211,16 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def _timing(env: Mapping[str, str]) -> TimingSettings:
     timing = read_section(env, TimingSettings(), "GPU_DEV_")
     if env.get("GPU_DEV_CLUSTER") == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
-        # A large image may be pulled for minutes. What never takes longer than it may, breaks no promise.
+        # Pulling a large image may take minutes. With the deadline as margin, no guaranteed start is missed.
         timing = replace(timing, preparing_margin=timing.preparing_deadline)
     if env.get("GPU_DEV_CLOUD") in _DISK_DRIVERS and not env.get("GPU_DEV_TEARDOWN_MARGIN"):
-        # Before a snapshot begins, the node has to let go of the volume.
+        # A snapshot begins only after the node has detached the volume.
         timing = replace(timing, teardown_margin=timedelta(minutes=2))
     return timing
 
 
 def _chosen_cloud(env: Mapping[str, str]) -> str:
-    """One machine keeps disks in folders of its own."""
+    """One machine keeps disks in its own folders."""
     is_local = read_variable(env, "GPU_DEV_CLUSTER", _check_cluster, "local") == "local"
     return str(read_variable(env, "GPU_DEV_CLOUD", _check_cloud, "local" if is_local else "none"))
 
@@ -225,27 +228,27 @@ def _chosen_cloud(env: Mapping[str, str]) -> str:
 def _disks(env: Mapping[str, str]) -> DiskSettings:
     usual = DiskSettings()
     if _chosen_cloud(env) == "local":
-        # There is one place only, and looking at it costs nothing.
+        # There is only one zone, and polling it costs nothing.
         usual = replace(usual, zone=LOCAL_ZONE, poll_every=timedelta(milliseconds=200))
     return read_section(env, usual, "GPU_DEV_DISK_")
 
 
 def given_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of these variables that are settings, as they were given: for whoever starts the same server later.
-    How its database is reached is not among them; neither is anything that `load` does not read."""
-    noting = _RecordingEnvironment(environ)
-    load_settings(noting)
-    carried = noting.asked & environ.keys() - {_NOTIFY_URLS}
+    """The variables that are settings, unchanged: to start the same server again later. Without those of the database,
+    and without anything that `load_settings` does not read."""
+    recording = _RecordingEnvironment(environ)
+    load_settings(recording)
+    carried = recording.asked & environ.keys() - {_NOTIFY_URLS}
     return {name: environ[name] for name in sorted(carried) if name.startswith(_CARRIED_PREFIXES)}
 
 
 _CARRIED_PREFIXES = ("GPU_DEV_", "API_KEY_")
 _NOTIFY_URLS = "GPU_DEV_NOTIFY_URLS"
-"""Secrets: never written down where others may read it (GPU_DEV_NOTIFY_URLS_FILE is for that)."""
+"""Secrets: never written to a file that others may read (GPU_DEV_NOTIFY_URLS_FILE is for that)."""
 
 
 class _RecordingEnvironment(dict[str, str]):
-    """An environment that remembers what it was asked for."""
+    """An environment that records which variables were read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(environ)
@@ -270,7 +273,7 @@ _KUBERNETES_NAMES = {
     "efs_security_group_id": "EFS_SECURITY_GROUP_ID",
     "efs_subnet_ids": "EFS_SUBNET_IDS",
 }
-"""Those that are known by other names than GPU_DEV_FIELD."""
+"""Variables that are not named GPU_DEV_FIELD."""
 
 
 def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
@@ -281,13 +284,13 @@ def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
 
 def _check_collector_url(text: str) -> str:
     if not re.fullmatch(r"https?://[^/@\s]+/\S*", text):
-        raise ValueError("it must look like http://HOST:4318/v1/traces")
+        raise ValueError("expected http://HOST:4318/v1/traces")
     return text
 
 
 def _check_http_url(text: str) -> str:
     if not re.fullmatch(r"http://[^/@\s]+/\S*", text):
-        raise ValueError("it must look like http://HOST:9400/metrics")
+        raise ValueError("expected http://HOST:9400/metrics")
     return text
 
 
@@ -299,7 +302,7 @@ def _check_bind_address(text: str) -> str:
 
 
 def _notify(env: Mapping[str, str]) -> NotifySettings:
-    """By hand: an address may hold a comma, and no complaint may repeat it."""
+    """By hand: a URL may contain a comma, and no error may repeat it."""
     return NotifySettings(
         secret_urls=tuple(env.get(_NOTIFY_URLS, "").split()),
         urls_file=env.get("GPU_DEV_NOTIFY_URLS_FILE", ""),
@@ -309,11 +312,11 @@ def _notify(env: Mapping[str, str]) -> NotifySettings:
 
 def _check_cluster(text: str) -> str:
     if text not in ("local", "kubernetes"):
-        raise ValueError("it may be local or kubernetes")
+        raise ValueError("expected local or kubernetes")
     return text
 
 
 def _check_cloud(text: str) -> str:
     if text not in ("none", "local", "aws", "gcp"):
-        raise ValueError("it may be none, local, aws or gcp")
+        raise ValueError("expected none, local, aws or gcp")
     return text

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 def read_section(
     env: Mapping[str, str], default: _T, prefix: str, names: Mapping[str, str] = MappingProxyType({})
 ) -> _T:
-    """A section's fields from PREFIX_FIELD variables, or those of other `names`; timedeltas are given in seconds."""
+    """A section's fields, from variables named PREFIX + FIELD or as in `names`. Timedeltas are in seconds."""
     values = {}
     for one in fields(default):  # type: ignore[arg-type]
         variable = names.get(one.name, prefix + one.name.upper())
@@ -41,7 +41,7 @@ def parse_switch(text: str) -> bool:
     try:
         return known[text.strip().lower()]
     except KeyError:
-        raise ValueError("say on or off") from None
+        raise ValueError("expected on or off") from None
 
 
 def parse_days(text: str) -> timedelta | None:

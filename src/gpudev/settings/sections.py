@@ -11,7 +11,7 @@ from gpudev.domain.notifications import NotificationKind
 
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
-"""The database's roles, for those who use them (gpudev.adapters.postgres.database.roles says what each may do)."""
+"""The database's roles (gpudev.adapters.postgres.database.roles says what each may do)."""
 _LONGEST_WATCH = timedelta(seconds=10)
 _MIN_STALE_AFTER = timedelta(seconds=2)
 """Watches last whole seconds, and at least one."""
@@ -20,7 +20,7 @@ _WHOLE_NODE_RESOURCE = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """`host` may be a folder: then PostgreSQL is reached through its unix socket in there."""
+    """`host` may be a folder: PostgreSQL is then reached through its unix socket in it."""
 
     host: str = "localhost"
     port: int = 5432
@@ -42,13 +42,13 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class FairShareSettings:
-    """Who goes first among those of one priority. Off: who came first."""
+    """Who goes first within one priority. Off: first come, first served."""
 
     on: bool = False
     half_life_hours: float = 168.0
-    """What was used so long ago counts half."""
+    """Use that is this old counts half."""
     patience_hours: float = 24.0
-    """Whoever has waited so long goes first, whatever they used: nobody waits forever."""
+    """A request that has waited this long goes first, whatever its user has used: no request waits forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +60,33 @@ class TimingSettings:
     retry_backoff: timedelta = timedelta(seconds=2)
     """After the n-th failure: this times 2^(n-1)."""
     orphan_grace: timedelta = timedelta(seconds=30)
-    """How long something without a live owner is only reported before it is removed."""
+    """How long an orphan is only reported before it is removed."""
     preparing_margin: timedelta = timedelta(minutes=1)
-    """How long preparing a dev server may take by plan: its time begins when it is ready."""
+    """What the plan allows for preparing a dev server. Its time begins when it is ready."""
     teardown_margin: timedelta = timedelta(seconds=30)
-    """How long after its planned end a reservation's GPUs may still be busy being freed."""
+    """What the plan allows for freeing a reservation's GPUs after its planned end."""
     disk_deadline: timedelta = timedelta(hours=1)
     """How long making a disk ready may take (restoring a large one) before its reservation fails. The preparing
     deadline begins when the disk is ready."""
 
     @property
     def reservation_overhead(self) -> timedelta:
-        """What one reservation takes at most beside the hours it was given."""
+        """What one reservation takes at most besides its hours."""
         return self.preparing_margin + self.teardown_margin
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """How what is recorded is kept true to what there is."""
+    """How records are kept equal to what there is."""
 
     node_group_prefix: str = "pytorch-gpu-dev"
-    """Groups of nodes are called PREFIX-gpu-nodes-TYPE… and PREFIX-cpu-nodes…; apart from any other prefix."""
+    """Node groups are named PREFIX-gpu-nodes-TYPE… and PREFIX-cpu-nodes…; others are ignored."""
     groups_every: timedelta = timedelta(minutes=1)
-    """How often the processor asks the cloud for its groups of nodes."""
+    """How often the processor reads the cloud's node groups."""
     disks_every: timedelta = timedelta(minutes=5)
     """How often the processor compares the recorded disks with the cloud's volumes."""
     stale_request_after: timedelta = timedelta(minutes=5)
-    """A waiting request that a working processor has not looked at for this long is sent again, then cancelled."""
+    """A queued request that a working processor has not examined for this long is sent again, then cancelled."""
     volume_gb_month: float = 0.08
     """What a GB of a volume costs in a month, for the report of orphans."""
     snapshot_gb_month: float = 0.05
@@ -94,53 +94,53 @@ class ReconcileSettings:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """How the cluster is reached, what its nodes mean and what dev servers are made of. An empty text: none."""
+    """How to reach the cluster, what its nodes mean, and what dev servers consist of. Empty: none."""
 
     access: str = "auto"
-    """Where credentials come from: kubeconfig, in-cluster or eks; auto: the first of these that there is."""
+    """Where credentials come from: kubeconfig, in-cluster or eks. auto: the first of these that exists."""
     kubeconfig: str = ""
     context: str = ""
     eks_cluster_name: str = ""
     namespace: str = "gpu-dev"
     gpu_type_label: str = "GpuType"
-    """The node label that names the GPU type; without it, the instance type tells through the catalogue."""
+    """The node label that names the GPU type. Without it, the catalogue knows it by the instance type."""
     gpu_resource: str = "nvidia.com/gpu"
     whole_node_resources: tuple[str, ...] = ()
-    """What cannot be shared, like vpc.amazonaws.com/efa: who has all GPUs of a node gets all that it has of these."""
+    """Resources that cannot be shared, like vpc.amazonaws.com/efa: they go with all GPUs of a node."""
     tolerated_taints: tuple[str, ...] = ("nvidia.com/gpu",)
     """Keys of taints that dev servers tolerate; any other NoSchedule or NoExecute taint closes a node."""
     node_address: str = "external"
-    """Which of a node's addresses people connect to first: external, internal or hostname; else the next one."""
+    """The node address that people connect to: external, internal or hostname first, else the next that it has."""
     default_image: str = "pytorch/pytorch:2.8.0-cuda12.9-cudnn9-devel"
     init_image: str = "gpu-dev/dev-server:0.1.0"
-    """Our own image, which brings the SSH server into any other."""
+    """Our own image, which adds the SSH server to any other."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     runtime_class: str = ""
     allowed_cidrs: tuple[str, ...] = ()
     """Private networks that dev servers may reach; by default the internet and their own gang only."""
     termination_grace: timedelta = timedelta(seconds=20)
-    """How long processes in a dev server that ends have for saving their work."""
+    """How long processes in a dev server that ends have to save their work."""
     workspace_size: str = "100Gi"
     shared_storage_class: str = ""
-    """A ReadWriteMany storage class for /workspace; none: scratch."""
+    """A ReadWriteMany storage class for /workspace. None: scratch space."""
     efs_file_system_id: str = ""
     efs_security_group_id: str = ""
     efs_subnet_ids: tuple[str, ...] = ()
     disk_driver: str = ""
-    """The CSI driver that attaches disks' volumes; none: the usual one of the cloud."""
+    """The CSI driver that attaches disks' volumes. None: the cloud's own."""
     disk_zone_label: str = ""
-    """The label by which that driver tells a node's zone."""
+    """The label that this driver puts on nodes, with the zone."""
     disk_fs_type: str = "ext4"
-    """What a new disk is formatted with. One that is formatted stays as it is."""
+    """The file system of new disks. A formatted disk stays as it is."""
     stale_after: timedelta = timedelta(seconds=15)
-    """Without a sign of life from the API server for this long, no decision is made."""
+    """Without a sign of life from the API server for this long, nothing is decided."""
     node_lost_after: timedelta = timedelta(minutes=5)
     """A dev server on a node that has not answered for this long is lost."""
     unschedulable_after: timedelta = timedelta(minutes=1)
-    """A pod that no node takes for this long never will be."""
+    """A pod that no node accepts for this long has failed."""
     image_pull_patience: timedelta = timedelta(minutes=2)
-    """How long pulling an image may go on failing."""
+    """How long pulling an image may keep failing."""
 
     def __post_init__(self) -> None:
         _check_one_of("GPU_DEV_KUBE_ACCESS", self.access, ("auto", "kubeconfig", "in-cluster", "eks"))
@@ -173,23 +173,23 @@ class GcpSettings:
     project: str = ""
     """None: the credentials' own."""
     region: str = ""
-    """Only groups and disks of this region (or of its zones) are ours. None: of all regions."""
+    """Only node groups and disks of this region and its zones count. None: those of all regions."""
     disk_type: str = "pd-balanced"
-    """Of disks that are made."""
+    """The type of new disks."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwsLoginSettings:
-    """Login with AWS credentials. Without accounts: none."""
+    """Login with AWS credentials. Without accounts: off."""
 
     accounts: tuple[str, ...] = ()
-    """Whose roles count, by number."""
+    """Numbers of the accounts whose roles are accepted."""
     roles: tuple[str, ...] = ("SSOCloudDevGpuReservation",)
-    """Who holds one of these (a role, or a permission set of AWS's single sign-on) may come in."""
+    """Roles, or permission sets of AWS single sign-on, that may log in."""
     regions: tuple[str, ...] = ("us-east-2",)
-    """For which regions' STS requests may be signed. AWS's other partitions have regions of their own."""
+    """Regions whose STS requests may be signed. AWS's other partitions have regions of their own."""
     sts_url: str = ""
-    """Another way to STS than its public address (a VPC endpoint). Never from a request."""
+    """Another address of STS than the public one (a VPC endpoint). Never taken from a request."""
 
     def __post_init__(self) -> None:
         if not all(len(account) == 12 and account.isascii() and account.isdigit() for account in self.accounts):
@@ -207,33 +207,33 @@ class AwsLoginSettings:
 
 @dataclass(frozen=True, slots=True)
 class OidcSettings:
-    """Login through an OpenID Connect provider. Without an issuer: none."""
+    """Login through an OpenID Connect provider. Without an issuer: off."""
 
     issuer: str = ""
-    """Its address, exactly as its tokens say it."""
+    """Its address, exactly as its tokens name it."""
     client_id: str = ""
-    """Whom its tokens must be for: a public client, allowed to redirect to http://127.0.0.1 on any port."""
+    """The client that tokens must be issued for: a public one that may redirect to http://127.0.0.1 on any port."""
     client_secret: str = ""
-    """Only where a provider gives one to programs on people's own machines. Every client gets it: it is no secret."""
+    """Only for providers that issue one to programs on people's own machines. Every client gets it: it is no secret."""
     scopes: tuple[str, ...] = ("openid", "email", "profile", "offline_access")
     username_claim: str = "email"
-    """Becomes the user's name. An email must be a verified one."""
+    """The claim that becomes the user's name. An email must be verified."""
     groups_claim: str = "groups"
     admin_groups: tuple[str, ...] = ()
     operator_groups: tuple[str, ...] = ()
     user_groups: tuple[str, ...] = ()
-    """None of these three: everybody the issuer vouches for is a user, and roles are given here. Else who is in none
-    of the groups is a user all the same, unless there are user groups: then they are refused."""
+    """With none of these three, everybody whom the issuer knows is a user, and roles are granted here. Otherwise roles
+    come from the groups; people in none of them are users, unless there are user groups: then they cannot log in."""
     email_domains: tuple[str, ...] = ()
-    """Only verified emails of these domains. None: of any."""
+    """Only verified emails of these domains. None: of any domain."""
 
     def __post_init__(self) -> None:
         if self.issuer and not self.client_id:
-            raise ValueError("GPU_DEV_OIDC_ISSUER needs GPU_DEV_OIDC_CLIENT_ID beside it")
+            raise ValueError("GPU_DEV_OIDC_ISSUER needs GPU_DEV_OIDC_CLIENT_ID")
         if self.issuer and not re.match(r"https://[^/@]|http://(localhost|127\.0\.0\.1|\[::1\])(:|/|$)", self.issuer):
             raise ValueError("GPU_DEV_OIDC_ISSUER must be an https address (http on this machine alone)")
         if self.issuer and "openid" not in self.scopes:
-            raise ValueError("GPU_DEV_OIDC_SCOPES must have openid among them")
+            raise ValueError("GPU_DEV_OIDC_SCOPES must include openid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +243,10 @@ class RequestGuardSettings:
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of proxies whose X-Forwarded-For is believed."""
     cors_origins: tuple[str, ...] = ()
-    """Origins of web pages that may ask the API in a browser. None: no other than its own."""
+    """Origins of web pages that may call the API from a browser. None: only its own."""
     keep_alive: timedelta = timedelta(seconds=75)
-    """How long a connection may lie idle between two requests. Longer than what stands before us keeps one (60 seconds,
-    as a rule): else it sends a request just when we hang up, and somebody is told 502."""
+    """How long a connection may be idle between two requests. It must be longer than the proxy in front keeps one
+    (usually 60 seconds): otherwise the proxy sends a request just when we hang up, and answers 502."""
     max_connections: int = 2000
     """At once, in each process; beyond that the answer is 503."""
 
@@ -255,19 +255,21 @@ class RequestGuardSettings:
             try:
                 ip_network(text, strict=False)
             except ValueError as error:
-                raise ValueError(f"GPU_DEV_TRUSTED_PROXIES holds {text!r}, which is no address or network") from error
+                raise ValueError(
+                    f"GPU_DEV_TRUSTED_PROXIES holds {text!r}, which is not an address or network"
+                ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
-    """Telling people outside. Without an address: nobody is told."""
+    """Notifications. Without a URL: off."""
 
     secret_urls: tuple[str, ...] = field(default=(), repr=False)
-    """Apprise's addresses, separated by spaces or lines."""
+    """Apprise URLs, separated by spaces or lines."""
     urls_file: str = ""
     """A file that holds more of them."""
     on: tuple[str, ...] = ("ready", "warning", "failed", "ended")
-    """Of what."""
+    """What people are notified of."""
 
     def __post_init__(self) -> None:
         for occasion in self.on:
@@ -276,7 +278,7 @@ class NotifySettings:
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """ssh through HTTPS. The limits count in each process for itself."""
+    """SSH through HTTPS. Each process counts its limits for itself."""
 
     url: str = ""
     """Where people reach `gpu-dev-server proxy`, if not at the API's own address: https://HOST[:PORT]."""
@@ -287,7 +289,7 @@ class ProxySettings:
     most: int = 2000
     """Sessions at once."""
     ping_every: timedelta = timedelta(seconds=20)
-    """Less than anything on the way waits before it takes a silent connection for dead (often 60 seconds)."""
+    """Shorter than the idle time that proxies in between allow (often 60 seconds)."""
 
     def __post_init__(self) -> None:
         if self.url and not self.url.startswith(("https://", "http://")):
@@ -296,4 +298,4 @@ class ProxySettings:
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"the environment variable {name} holds {value!r}; it may be {', '.join(allowed)}")
+        raise ValueError(f"the environment variable {name} holds {value!r}; expected {', '.join(allowed)}")

@@ -16,31 +16,31 @@ RecordedSnapshotId = NewType("RecordedSnapshotId", UUID)
 
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
-    """What disks may be and how long what is on them is kept."""
+    """Limits of disks, and how long their snapshots are kept."""
 
     default_size_gb: int = 100
-    """Of a disk that is made by using it."""
+    """Of a disk that is created by using it."""
     min_size_gb: int = 1
     max_size_gb: int = 4096
     max_per_user: int = 10
     max_gb_per_user: int = 8192
     zone: str = ""
-    """Where volumes are made that nobody waits for. None: each when it is first used, where that is."""
+    """For volumes that are created in advance. None: each is created at its first use, in the zone of that."""
     retention: timedelta = timedelta(days=30)
-    """How long a deleted disk can be had back."""
+    """How long a deleted disk can be restored."""
     snapshot_every: timedelta = timedelta(days=1)
-    """Of a disk in use; at the end of a reservation there is one anyway. 0: none in between."""
+    """Of a disk in use; the end of a reservation takes one anyway. 0: none in between."""
     keep_last: int = 5
-    """So many of a disk's automatic snapshots stay, the newest…"""
+    """How many of a disk's newest automatic snapshots are kept…"""
     keep_daily_days: int = 14
-    """…and beside them one for each of so many days."""
+    """…and besides them, one for each of this many days."""
     keep_asked: timedelta = timedelta(days=90)
-    """How long snapshots stay that their owner asked for."""
+    """How long snapshots are kept that their owner asked for."""
     move_takes: timedelta = timedelta(seconds=30)
-    """How long making a volume from a finished snapshot in another zone takes by plan: a reservation that would wait
-    longer for a place where its disk is starts elsewhere."""
+    """What the plan allows for creating a volume from a finished snapshot in another zone. A request that would wait
+    longer for a node near its disk starts elsewhere."""
     poll_every: timedelta = timedelta(seconds=2)
-    """How often something that takes its time is looked at."""
+    """How often the cloud is asked about something that takes time."""
 
 
 class OperationKind(StrEnum):
