@@ -58,7 +58,7 @@ class CertificateFiles:
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise Invalid(f"{self.certificate} and {self.key} are no certificate with its key: {reason}") from error
+            raise Invalid(f"invalid certificate {self.certificate} or key {self.key}: {reason}") from error
 
     def stamp(self) -> tuple[int, ...]:
         """Another one once the files are others. Raises Invalid."""
@@ -149,9 +149,9 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        raise Invalid(f"{path} is no private key: {error}; move it away, and one is made") from error
+        raise Invalid(f"invalid private key {path}: {error}; move it away to get a new one") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Invalid(f"{path} is no key of ours; move it away, and one is made")
+        raise Invalid(f"{path} is not a key of gpu-dev; move it away to get a new one")
     return key
 
 
@@ -159,7 +159,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]
     except (OSError, ValueError, IndexError) as error:
-        raise Invalid(f"{path} is no certificate: {error}") from error
+        raise Invalid(f"invalid certificate {path}: {error}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

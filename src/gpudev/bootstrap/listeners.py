@@ -33,7 +33,7 @@ def bind_socket(address: ListenAddress) -> socket.socket:
         family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise Unavailable(f"{address.host} is no address of this machine: {error.strerror}") from error
+        raise Unavailable(f"{address.host} is not an address of this machine: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)

@@ -32,7 +32,7 @@ class CommandGroup(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in overview.LOCATIONS and not name.startswith("-"):
-            raise click.UsageError(f"There is no command {name[:80]!r}{_did_you_mean(name)}", ctx)
+            raise click.UsageError(f"No command named {name[:80]!r}{_did_you_mean(name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -61,7 +61,7 @@ def store_preference(path: Path, name: str, value: Any, region: str) -> None:
 def parse_preference(name: str, text: str) -> Any:
     """The value of a setting from what a person typed. Raises a usage error that says what it takes."""
     if text != text.strip() or not text or not text.isprintable():
-        raise usage_error(f"{text!r} is no value for {name}")
+        raise usage_error(f"invalid value {text!r} for {name}")
     return _PARSERS[check_preference_name(name)](text)
 
 
@@ -95,13 +95,13 @@ def check_preference_name(name: str) -> str:
     """The setting that is meant."""
     name = _ALIASES.get(name, name)
     if name not in _PARSERS:
-        raise usage_error(f"there is no setting {name[:80]!r}", f"There are {', '.join(_PARSERS)}")
+        raise usage_error(f"no setting named {name[:80]!r}", f"Settings: {', '.join(_PARSERS)}")
     return name
 
 
 def check_region(region: str) -> str:
     if not re.fullmatch(_REGION, region):
-        raise usage_error(f"{region[:80]!r} is no region: it looks like us-east-2")
+        raise usage_error(f"invalid region {region[:80]!r} (expected e.g. us-east-2)")
     return region
 
 
@@ -137,7 +137,7 @@ def _hours(text: str) -> float:
     except ValueError:
         hours = math.nan
     if not math.isfinite(hours) or hours <= 0:
-        raise usage_error(f"{text[:80]!r} is no number of hours: it looks like 4 or 0.5")
+        raise usage_error(f"invalid number of hours {text[:80]!r} (expected e.g. 4 or 0.5)")
     return hours
 
 
@@ -161,7 +161,7 @@ def _existing_file(text: str) -> str:
     """Where it is, whatever folder one will be in when it is read."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
-        raise usage_error(f"there is no file {path}")
+        raise usage_error(f"no file {path}")
     return str(path)
 
 

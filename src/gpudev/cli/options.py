@@ -24,7 +24,7 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later ve
         text = str(value)
         if not re.fullmatch(_ID, text):
             shown = text[:80].encode("ascii", "backslashreplace").decode()
-            self.fail(f"'{shown}' is no reservation id: give its first 4 or more hex digits, as `gpu-dev list` shows.")
+            self.fail(f"invalid reservation id '{shown}' (expected 4 or more hex digits, as `gpu-dev list` shows)")
         return text.lower()
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -44,7 +44,7 @@ class DiskName(click.ParamType):  # type: ignore[type-arg]
         text = str(value)
         if not re.fullmatch(_DISK, text):
             shown = text[:80].encode("ascii", "backslashreplace").decode()
-            self.fail(f"'{shown}' is no disk name: use 1 to 63 of a-z, 0-9 and '-'.", param, ctx)
+            self.fail(f"invalid disk name '{shown}' (expected 1 to 63 of a-z, 0-9 and '-')", param, ctx)
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -86,7 +86,7 @@ class Hours(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             hours = math.nan
         if not math.isfinite(hours) or hours <= 0:
-            self.fail(f"{str(value)[:80]!r} is no number of hours: it looks like 4 or 0.5.", param, ctx)
+            self.fail(f"invalid number of hours {str(value)[:80]!r} (expected e.g. 4 or 0.5)", param, ctx)
         return hours
 
 
@@ -102,7 +102,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([mhd]?)", str(value).strip().lower())
         hours = float(found[1]) * self._HOURS[found[2]] if found else 0.0
         if hours <= 0:
-            self.fail(f"{str(value)[:80]!r} is no length of time: it looks like 90m, 2h or 1d.", param, ctx)
+            self.fail(f"invalid duration {str(value)[:80]!r} (expected e.g. 90m, 2h or 1d)", param, ctx)
         return hours
 
 

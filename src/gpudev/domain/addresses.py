@@ -71,12 +71,14 @@ def parse_listen_address(text: str) -> ListenAddress:
             raise Invalid(f"{text[:80]!r} has no port after its colon")
     address = _find_ip(host)
     if address is None and (not _HOST_NAME.fullmatch(host) or re.fullmatch(r"[0-9.]+", host)):
-        raise Invalid(f"{text[:80]!r} is no address: it looks like 192.0.2.7:{DEFAULT_LISTEN_PORT} or lab.example.org")
+        raise Invalid(
+            f"invalid address {text[:80]!r} (expected e.g. 192.0.2.7:{DEFAULT_LISTEN_PORT} or lab.example.org)"
+        )
     if address is not None and address.is_unspecified:
         raise Invalid(f"{host} stands for every address of this machine: name the one by which people reach it")
     number = int(port) if port else DEFAULT_LISTEN_PORT
     if not 0 < number < 65_536:
-        raise Invalid(f"{number} is no port")
+        raise Invalid(f"invalid port {number}")
     return ListenAddress(host if address is None else str(address), number)
 
 

@@ -21,11 +21,11 @@ def normalize_api_url(text: str, where: str) -> str:
         parts = urlsplit(text.strip())
         port = parts.port
     except ValueError as error:
-        raise InvalidApiUrl(f"{where} is no address: {error}") from error
+        raise InvalidApiUrl(f"invalid {where}: {error}") from error
     host = parts.hostname
     spelled = text.strip()
     if parts.scheme not in ("http", "https") or not host or not spelled.isascii() or " " in spelled:
-        raise InvalidApiUrl(f"{where} is no address: {text[:200]!r}", "It looks like https://gpu.example.com")
+        raise InvalidApiUrl(f"invalid {where} {text[:200]!r}", "Expected e.g. https://gpu.example.com")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidApiUrl(f"{where} should hold scheme, host, port and path alone: {text[:200]!r}")
     shown = f"[{host}]" if ":" in host else host

@@ -59,9 +59,9 @@ def find_session_end(grant: Grant, grant_state: GrantState) -> SessionEnd | None
 def get_connection(reservation_id: ReservationId, status: Status | None, connection: SshEndpoint | None) -> SshEndpoint:
     """Raises NotFound, or Conflict while (or after) there is no dev server to connect to."""
     if status is None:
-        raise NotFound("there is no such reservation")
+        raise NotFound("reservation not found")
     if status is not Status.ACTIVE or connection is None:
-        raise Conflict(f"reservation {short_id(reservation_id)} is {status}: there is no dev server to connect to")
+        raise Conflict(f"reservation {short_id(reservation_id)} is {status}: no dev server to connect to")
     return connection
 
 

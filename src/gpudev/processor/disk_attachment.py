@@ -177,7 +177,7 @@ class DiskAttacher:
     async def _get_attachment(self, reservation: Reservation, disk_id: DiskId) -> DiskAttachment:
         held = await self._attachments.find_attachment(disk_id, reservation.reservation_id)
         if held is None:
-            raise NotFound(f"there is no disk {reservation.disk_name!r} any more")
+            raise NotFound(f"no disk named {reservation.disk_name!r} any more")
         return held
 
     def _stop_awaiting(self, held: DiskAttachment) -> None:

@@ -71,9 +71,7 @@ class NotificationSender:
         about = {"reservation_id": str(waiting.reservation.reservation_id), "occasion": notice.kind.value}
         where = self._notifier.targets.get(waiting.target, "?")
         if not self._notifier.can_reach(waiting.target, waiting.recipient):
-            await self._store.finish_notification(
-                waiting.notification_id, "given_up", "there is no address for its owner"
-            )
+            await self._store.finish_notification(waiting.notification_id, "given_up", "no address for its owner")
             log.info("notification.no_address", target=where, **about)
             return
         try:

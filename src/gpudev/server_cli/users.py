@@ -52,7 +52,7 @@ def new_key(name: str, as_json: bool) -> None:
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.find_user(name)
         if user is None:
-            raise click.ClickException(f"there is no user {name!r}; make one with: gpu-dev-server users add {name}")
+            raise click.ClickException(f"no user named {name!r}; create one with: gpu-dev-server users add {name}")
         await record_command(stores, "users key", name)
         return user, await stores.users.issue_key(user.user_id, load_server_settings().api_key_ttl, "users key")
 

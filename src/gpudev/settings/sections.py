@@ -256,7 +256,7 @@ class RequestGuardSettings:
                 ip_network(text, strict=False)
             except ValueError as error:
                 raise ValueError(
-                    f"GPU_DEV_TRUSTED_PROXIES holds {text!r}, which is not an address or network"
+                    f"invalid GPU_DEV_TRUSTED_PROXIES entry {text!r} (expected an address or network)"
                 ) from error
 
 

@@ -20,7 +20,7 @@ class LoginMethod:
     issuer: str | None = field(default=None, metadata={"description": "oidc: who gives the ID tokens that are taken"})
     client_id: str | None = field(default=None, metadata={"description": "oidc: whom these tokens must be for"})
     client_secret: str | None = field(
-        default=None, metadata={"description": "oidc: what some issuers give to every program; it is no secret"}
+        default=None, metadata={"description": "oidc: what some issuers give to every program; not a secret"}
     )
     scopes: list[str] | None = field(default=None, metadata={"description": "oidc: what to ask the issuer for"})
 

@@ -120,7 +120,7 @@ class ContentsView:
         default=True,
         metadata=_doc("False: what was last on the disk is in a later snapshot, and not known"),
     )
-    files: int = field(metadata=_doc("Everything that is no folder"))
+    files: int = field(metadata=_doc("Everything except folders"))
     folders: int
     size_bytes: int
     is_complete: bool = field(metadata=_doc("Whether all of it is listed, or only what is nearest to the top"))

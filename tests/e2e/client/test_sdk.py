@@ -115,7 +115,7 @@ def test_a_folder_is_copied_without_what_git_ignores(client: GpuDev, tmp_path: P
     (folder / "out").mkdir()  # which a program writes into, and of which git knows nothing
     (folder / "out" / "old.log").write_text("x")
     with client.reserve(gpus=1, disk="none") as server:
-        with pytest.raises(UsageError, match=r"there is no folder .*/nowhere"):
+        with pytest.raises(UsageError, match=r"no folder .*/nowhere"):
             server.copy_folder(folder / "nowhere")
         assert server.copy_folder(folder) == "my-project"
         found = server.run("cd my-project && find . -type f -o -type l | sort").stdout.split("\n")

@@ -173,7 +173,7 @@ def test_an_unknown_id_is_not_found(cli: Cli, command: list[str]) -> None:
 def test_what_is_no_id_is_never_sent(cli: Cli, api: FakeApi, command: list[str], job_id: str | bytes) -> None:
     done = cli.run(*command, job_id)
     assert done.returncode == 2
-    assert "is no reservation id" in done.stderr
+    assert "invalid reservation id" in done.stderr
     assert not api.asked
 
 

@@ -281,5 +281,5 @@ def test_a_key_that_ended_and_cannot_be_got_again_asks_for_a_login(cli: Cli, api
 
 def test_logging_out_without_a_key_is_no_error(cli: Cli, api: FakeApi) -> None:
     done = cli.run("logout", env={"GPU_DEV_API_KEY": None})
-    assert (done.returncode, done.stdout) == (0, f"There is no key for {api.url} here.\n")
+    assert (done.returncode, done.stdout) == (0, f"No key for {api.url} is stored here.\n")
     assert not api.asked

@@ -174,9 +174,9 @@ def test_a_name_cannot_drive_the_terminal(cli: Cli, api: FakeApi) -> None:
 
 
 def test_without_nodes_it_says_so(cli: Cli, api: FakeApi, plan: ClusterPlan) -> None:
-    assert cli.run("avail", "--plan", "--type", "t4").stdout == "There is no t4 node.\n"
+    assert cli.run("avail", "--plan", "--type", "t4").stdout == "No t4 nodes.\n"
     api.plan = make_plan(gpu_types=[])
-    assert cli.run("avail", "--plan").stdout == "There are no nodes.\n"
+    assert cli.run("avail", "--plan").stdout == "No nodes.\n"
 
 
 def test_a_server_of_the_version_before_has_no_plan(cli: Cli) -> None:

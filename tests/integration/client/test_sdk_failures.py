@@ -52,7 +52,7 @@ def test_a_name_that_is_none_is_no_other_question(asking: GpuDev, fake: FakeApi)
 
 
 def test_an_address_that_is_none_is_called_what_programs_call_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^api_url is no address"):
+    with pytest.raises(UsageError, match=r"^invalid api_url"):
         GpuDev("nonsense", env={"HOME": str(tmp_path)})
 
 

@@ -66,4 +66,4 @@ def test_a_drain_of_an_empty_node_is_done_at_once(run: Run) -> None:
 
 def test_a_node_that_nobody_knows_is_an_error(run: Run) -> None:
     for command in ("cordon", "uncordon", "drain"):
-        assert "there is no node 'nowhere'" in str(run("nodes", command, "nowhere", code=1).exception)
+        assert "no node named 'nowhere'" in str(run("nodes", command, "nowhere", code=1).exception)

@@ -215,7 +215,7 @@ def test_what_is_gone_for_longer_is_gone() -> None:
     world.clock.move(minutes=2)
     world.snapshot(disk)
     now_or_never(run_due(replace(world.actor, appears_within=timedelta(minutes=1))))
-    assert operation(world).error == "there is no volume to take a snapshot of"
+    assert operation(world).error == "no volume to take a snapshot of"
 
 
 def test_growing_is_waited_for() -> None:

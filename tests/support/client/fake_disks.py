@@ -91,7 +91,7 @@ class FakeDisks:
             case [name, "contents"]:
                 contents = self.find(name, deleted=deleted).contents
                 if contents is None:
-                    raise NoSuchDisk(f"there is no listing of disk {name!r} yet; one is made with each snapshot")
+                    raise NoSuchDisk(f"no listing of disk {name!r} yet; one is made with each snapshot")
                 return contents
             case [_, "operations", operation_id]:
                 return self._move(operation_id)

@@ -89,12 +89,12 @@ def ask(request: DiskRequest, facts: UserDisks, now: datetime = NOW) -> Operatio
 NEW = new_disk_id()
 REFUSED: list[tuple[DiskRequest, UserDisks, type[GpuDevError], str]] = [
     (CreateDisk(NEW, "work"), ada(), Conflict, "'work' already"),
-    (CreateDisk(NEW, "Work"), ada(), Invalid, "no disk name"),
+    (CreateDisk(NEW, "Work"), ada(), Invalid, "invalid disk name"),
     (CreateDisk(NEW, "none"), ada(), Invalid, "another name"),
     (CreateDisk(NEW, "big", 201), ada(), Invalid, "1 to 200 GB"),
     (CreateDisk(NEW, "more", 101), ada(), LimitReached, "200 GB together"),
     (SnapshotDisk(PLAY), ada(), Conflict, "nothing to keep"),
-    (SnapshotDisk(NEW), ada(), NotFound, "no such disk"),
+    (SnapshotDisk(NEW), ada(), NotFound, "disk not found"),
     (SnapshotDisk(GONE), ada(), Conflict, "deleted"),
     (RestoreDisk(WORK, SNAPSHOT), held(ada()), DiskHeld, "held by reservation 00000000"),
     (RestoreDisk(WORK, RecordedSnapshotId(uuid4())), ada(), NotFound, "no such snapshot"),

@@ -63,7 +63,7 @@ def check_routes(router: APIRouter) -> None:
     """Every endpoint has its line in the table of access, and is one that enforces it."""
     for route in router.routes:
         if not isinstance(route, APIRoute):
-            raise MissingRule(f"{route} is no endpoint of which the table of access knows anything")
+            raise MissingRule(f"no permission rule for {route}")
         rule = get_rule(route.methods, route.path)
         if rule.required_role is not RequiredRole.OPEN and not isinstance(route, V1Route):
             raise MissingRule(f"{route.path} needs {rule.required_role}, but only a V1Route checks that")
@@ -97,7 +97,7 @@ def _check_query(request: Request, known: Mapping[str, bool]) -> None:
     for name, times in given.items():
         if name not in known:
             there_is = f"known are {', '.join(known)}" if known else "there are none here"
-            raise Invalid(f"there is no query parameter {name[:80]!r}; {there_is}", field=name[:80])
+            raise Invalid(f"no query parameter named {name[:80]!r}; {there_is}", field=name[:80])
         if times > 1 and not known[name]:
             raise Invalid(f"{name} is given {times} times; give it once", field=name)
 

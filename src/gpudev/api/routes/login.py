@@ -181,7 +181,7 @@ class TokenLoginEndpoints:
             raise Forbidden("nobody is invited here; `gpu-dev login` finds out which ways in there are")
         # The form is checked first, so that noise costs no query.
         if not _INVITATION_SECRET.fullmatch(brought.secret):
-            raise Unauthenticated("this is no invitation's secret")
+            raise Unauthenticated("invalid invitation")
         person = await self.invitations.identify(brought.secret)
         return await self.invitation_key_issuer.issue_key(request, person)
 

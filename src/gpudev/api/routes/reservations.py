@@ -162,7 +162,7 @@ class JobEndpoints:
             return None
         found = await self.users.find_user(name)
         if found is None:
-            raise NotFound(f"there is no user {name!r}")
+            raise NotFound(f"no user named {name!r}")
         return found.user_id
 
     async def get(self, job_id: JobId, caller: Caller) -> Response:
@@ -195,7 +195,7 @@ class JobEndpoints:
     async def events(self, job_id: JobId, caller: Caller, request: Request, last_event_id: LastEventId = 0) -> Response:
         """A `job` event with the whole reservation comes first and after every change; an `event` event for each
         line of its history (after `Last-Event-ID`, if given). The stream ends when the reservation has ended, and when
-        the key that asked for it is no key any more."""
+        the key that asked for it is revoked."""
         found = await find_job(self.reservations, caller.user, job_id)
         guard: RequestGuard = request.app.state.guard
         items = self.watching.watch(found.reservation_id, last_event_id)

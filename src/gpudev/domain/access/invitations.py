@@ -61,7 +61,7 @@ def parse_invitation_link(text: str) -> InvitationLink:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise Invalid("this is no invitation: its address cannot be read") from error
+        raise Invalid("invalid invitation: its address cannot be read") from error
     secrets = _FRAGMENT.fullmatch(parts.fragment)
     if not host or secrets is None or not parts.path.endswith(INVITATION_PATH) or parts.query or "@" in parts.netloc:
         raise Invalid(

@@ -27,7 +27,7 @@ def parse_public_keys(lines: Iterable[str], *, field: str = "ssh_public_keys") -
         try:
             keys[parse_public_key(line)] = None
         except ValueError as error:
-            raise Invalid(f"{field}[{index}] is no usable public key: {error}", field=field) from error
+            raise Invalid(f"invalid public key {field}[{index}]: {error}", field=field) from error
     if len(keys) > MAX_KEYS:
         raise Invalid(f"{field} holds {len(keys)} keys; at most {MAX_KEYS} can be taken", field=field)
     return tuple(keys)

@@ -59,7 +59,7 @@ class IssuedKey:
 def check_username(name: str) -> str:
     if not _USERNAME.fullmatch(name):
         raise Invalid(
-            f"{name[:80]!r} is no user name: begin with a letter or digit, then letters, digits and . _ @ + -",
+            f"invalid user name {name[:80]!r} (expected a letter or digit, then letters, digits and . _ @ + -)",
             field="username",
         )
     return name

@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-z0-9-]{1,63}")
 
 def check_disk_name(name: str, field: str = "disk_name") -> str:
     if not _NAME.fullmatch(name):
-        raise Invalid(f"{name[:80]!r} is no disk name: use 1 to 63 of a-z, 0-9 and '-'", field=field)
+        raise Invalid(f"invalid disk name {name[:80]!r} (expected 1 to 63 of a-z, 0-9 and '-')", field=field)
     return name
 
 

@@ -62,7 +62,9 @@ def check_variable(name: str) -> str:
     """A name that a person may give a variable of theirs."""
     if not _VARIABLE.fullmatch(name):
         shown = name[:80].encode("ascii", "backslashreplace").decode()
-        raise Invalid(f"'{shown}' is no name of a variable: letters, digits and _, at most 128", field="environment")
+        raise Invalid(
+            f"invalid variable name '{shown}' (expected letters, digits and _, at most 128)", field="environment"
+        )
     if name in _RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
         raise Invalid(
             f"{name} is set by the dev server itself; leave it out, or set it in your dotfiles", field="environment"

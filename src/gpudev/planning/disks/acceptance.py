@@ -265,7 +265,7 @@ class _Acceptance:
     def _get_disk(self, disk_id: DiskId) -> DiskState:
         disk = self.facts.disks.get(disk_id)
         if disk is None:
-            raise NotFound("There is no such disk.")
+            raise NotFound("disk not found")
         return disk
 
     def _living(self, disk_id: DiskId) -> DiskState:

@@ -126,7 +126,7 @@ def _create(context: "OperationContext") -> OperationStep:
 
 def _snapshot(context: "OperationContext") -> OperationStep:
     if context.find_volume(context.disk) is None:
-        return FailOperation("there is no volume to take a snapshot of")
+        return FailOperation("no volume to take a snapshot of")
     by_itself = context.operation.reservation_id is not None
     taken = context.own_snapshot(context.disk, SnapshotReason.SCHEDULED if by_itself else SnapshotReason.ASKED)
     if not isinstance(taken, SnapshotRecord):

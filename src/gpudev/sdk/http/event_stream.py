@@ -243,7 +243,7 @@ def read_patience(env: Mapping[str, str] = os.environ) -> float:
     try:
         return max(0.0, float(env.get(_PATIENCE_VARIABLE) or _DEFAULT_PATIENCE))
     except ValueError as error:
-        raise UsageError(f"{_PATIENCE_VARIABLE} is no number of seconds") from error
+        raise UsageError(f"invalid {_PATIENCE_VARIABLE} (expected a number of seconds)") from error
 
 
 def _read_job(data: bytes) -> ApiReply[JobView]:

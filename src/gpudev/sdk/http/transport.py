@@ -244,7 +244,7 @@ def _find_http_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _HttpPro
         return None
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if not parts.hostname:
-        raise UsageError(f"{scheme.upper()}_PROXY is no address: {url[:200]!r}")
+        raise UsageError(f"invalid {scheme.upper()}_PROXY {url[:200]!r}")
     return _HttpProxy(parts.hostname, parts.port or 3128, _proxy_login(parts.username, parts.password))
 
 

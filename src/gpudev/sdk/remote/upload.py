@@ -45,7 +45,7 @@ def copy_files(
     """Those of the folder that `names` has, and its folders that hold none of them."""
     folder, target = transfer
     if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
-        raise UsageError(f"{target[:200]!r} is no folder below the home there: use letters, digits, / . _ and -")
+        raise UsageError(f"invalid folder {target[:200]!r} (expected letters, digits, / . _ and -, below the home)")
     with _temporary_ssh_config(job, env, proxy) as settings:
         program = [openssh.find_program(), "-F", str(settings), "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         prepared = openssh.remote_command_line(

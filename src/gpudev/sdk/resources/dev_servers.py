@@ -71,7 +71,7 @@ class ServerMethods(Resource):
         home there; without `target`, a folder of the same name."""
         source = Path(folder).resolve()
         if not source.is_dir():
-            raise UsageError(f"there is no folder {source} to copy")
+            raise UsageError(f"no folder {source} to copy")
         where = target or upload.default_target(source)
         way = yield from self._find_route()
         yield RunFunction(lambda: upload.copy_folder(self.job, self._session.env, way, source, where))

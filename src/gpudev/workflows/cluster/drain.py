@@ -185,7 +185,7 @@ class Eviction:
     async def _get_reservation(self, reservation_id: ReservationId) -> Reservation:
         found = await self.reservations.find_reservation(reservation_id)
         if found is None:
-            raise NotFound(f"there is no reservation {reservation_id}")
+            raise NotFound(f"reservation {reservation_id} not found")
         return found
 
     async def _was_moved(self, reservation: Reservation) -> bool:

@@ -311,7 +311,7 @@ class DiskRequests:
         listing = await self.views.find_snapshot_contents(disk.disk_id, chosen)
         if listing is None:
             what = f"disk {name!r}" if chosen is None else f"that snapshot of disk {name!r}"
-            raise NotFound(f"there is no listing of {what} yet; one is made with each snapshot")
+            raise NotFound(f"no listing of {what} yet; one is made with each snapshot")
         return contents_view(listing)
 
     async def operations(self, user: User, name: str, *, deleted: bool) -> list[OperationView]:

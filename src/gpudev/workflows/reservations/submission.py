@@ -191,7 +191,7 @@ def _check_names(request: SubmitRequest) -> None:
     if request.name is not None and (not request.name.strip() or not request.name.isprintable()):
         raise Invalid("name must be printable text, or be left out", field="name")
     if request.image is not None and not _IMAGE.fullmatch(request.image):
-        raise Invalid(f"{request.image[:80]!r} is no container image reference", field="image")
+        raise Invalid(f"invalid image {request.image[:80]!r} (expected a container image reference)", field="image")
     if request.disk_name is not None:
         check_disk_name(request.disk_name)
     if request.github_user is not None:

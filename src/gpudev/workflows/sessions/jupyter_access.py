@@ -92,7 +92,7 @@ class BrowserSessions:
         """A browser's own secret for a link's. Raises as `admit`."""
         found = await self.tokens.consume_token(_digest(link), TokenPurpose.LINK)
         if found is None:
-            raise JupyterAccessDenied(f"this link is no good (any more): each opens once, and soon; {_LINK_HINT}")
+            raise JupyterAccessDenied(f"invalid or expired link: each opens once, within minutes; {_LINK_HINT}")
         grant, ends_at = found
         now = self.clock.now()
         guest = await self._check(grant, ends_at, asked, now)
@@ -111,7 +111,7 @@ class BrowserSessions:
 
     async def _check(self, grant: Grant, ends_at: datetime, asked: str, now: datetime) -> AdmittedBrowser:
         if str(grant.reservation_id) != asked:
-            raise WrongJupyter("there is no such Jupyter")
+            raise WrongJupyter("Jupyter not found")
         standing = (await self.tokens.load_grant_states([grant])).get(grant)
         if standing is None or now >= ends_at:
             raise Forbidden(f"this browser was let in too long ago: {_LINK_HINT}")

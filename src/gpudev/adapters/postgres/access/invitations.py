@@ -76,7 +76,7 @@ class PostgresInvitations:
         async with self._pool.acquire() as connection:
             revoked = await _revoke_open(connection, username, now)
         if not revoked:
-            raise NotFound(f"there is no open invitation for {username!r}")
+            raise NotFound(f"no open invitation for {username!r}")
         return revoked
 
     async def list_invitations(self) -> list[Invitation]:

@@ -54,7 +54,7 @@ class PostgresAccounts:
         async with self._pool.transaction() as connection:
             row = await connection.fetchrow("SELECT * FROM api_users WHERE username = $1 FOR UPDATE", username)
             if row is None:
-                raise NotFound(f"there is no user {username!r}")
+                raise NotFound(f"no user named {username!r}")
             if row["identity_subject"] is not None:
                 raise Conflict(f"{username} is bound to an identity at {row['identity_provider']} already")
             await connection.execute(

@@ -50,7 +50,7 @@ class PostgresUsers:
                 "UPDATE api_users SET weight = $2 WHERE username = $1 RETURNING user_id", username, weight
             )
         if done is None:
-            raise NotFound(f"there is no user {username!r}")
+            raise NotFound(f"no user named {username!r}")
 
     async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, FairShareUsage]:
         async with self._pool.acquire() as connection:
@@ -180,7 +180,7 @@ _SELECT_KEYS = """
            k.is_active AND u.is_active AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp()) AS usable
     FROM api_keys k JOIN api_users u USING (user_id)
 """
-_UNKNOWN_USER = "there is no user {!r}"
+_UNKNOWN_USER = "no user named {!r}"
 
 
 class PostgresUserAdministration:
@@ -232,7 +232,7 @@ class PostgresUserAdministration:
             await connection.execute("UPDATE api_keys SET is_active = false WHERE key_id = $1 AND is_active", key_id)
             row = await connection.fetchrow(f"{_SELECT_KEYS} WHERE k.key_id = $1", key_id)
         if row is None:
-            raise NotFound(f"there is no key {key_id}")
+            raise NotFound(f"key {key_id} not found")
         return _key_record_from_row(row)
 
 

@@ -82,4 +82,4 @@ async def _check_node_known(connection: Connection, node: str) -> None:
         node,
     )
     if not known:
-        raise NotFound(f"there is no node {node!r}")
+        raise NotFound(f"no node named {node!r}")

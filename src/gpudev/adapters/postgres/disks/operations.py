@@ -223,7 +223,7 @@ async def _find_operation_by_key(connection: Connection, user_id: UserId, key: s
 async def _load_user_disks(connection: Connection, user_id: UserId) -> UserDisks:
     username = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
     if username is None:
-        raise NotFound("There is no such user.")
+        raise NotFound("user not found")
     # A submit locks the disk's row until its reservation is there to be seen; so who holds it is read afterwards.
     await connection.execute("SELECT FROM disks WHERE user_id = $1 ORDER BY disk_id FOR UPDATE", user_id)
     disks = await connection.fetch(disk_rows.SELECT_DISK + "WHERE d.user_id = $1 AND d.purged_at IS NULL", user_id)

@@ -134,7 +134,7 @@ _STATEMENTS = {queue: _queue_statements(queue) for queue in _all_queues()}
 
 def _check_queue_name(queue: str) -> str:
     if queue not in _STATEMENTS:
-        raise NotFound(f"there is no queue {queue!r}; there are {', '.join(_STATEMENTS)}")
+        raise NotFound(f"no queue named {queue!r}; queues: {', '.join(_STATEMENTS)}")
     return queue
 
 

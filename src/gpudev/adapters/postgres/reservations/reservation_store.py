@@ -228,7 +228,7 @@ async def _find_reservation(connection: Connection, reservation_id: ReservationI
 async def _get_reservation(connection: Connection, reservation_id: ReservationId) -> Reservation:
     found = await _find_reservation(connection, reservation_id)
     if found is None:
-        raise NotFound(f"there is no reservation {short_id(reservation_id)}")
+        raise NotFound(f"reservation {short_id(reservation_id)} not found")
     return found
 
 

@@ -77,7 +77,7 @@ class _Signer:
         if not self._credentials.token:
             raise CliError(
                 ExitCode.AUTH,
-                f"the AWS credentials found here are no role's; {self._required_role()}",
+                f"the AWS credentials found here do not belong to a role; {self._required_role()}",
                 "Choose the profile that has it: `gpu-dev login --profile NAME`",
             )
         self._endpoint = _endpoint(method, region)

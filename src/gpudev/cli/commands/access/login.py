@@ -89,7 +89,7 @@ def logout(api_url: str | None) -> None:
     session = CommandSession(api_url)
     stored = session.find_stored_credential()
     if stored is None:
-        output.write_line(f"There is no key for {session.address.url} here.")
+        output.write_line(f"No key for {session.address.url} is stored here.")
         _mention_variable(session)
         return
     try:
@@ -106,7 +106,7 @@ def _rotate(session: CommandSession) -> Credential:
 
     stored = session.find_stored_credential()
     if stored is None:
-        raise CliError(ExitCode.AUTH, f"there is no key for {session.address.url} here", "Run `gpu-dev login`")
+        raise CliError(ExitCode.AUTH, f"no key for {session.address.url} is stored here", "Run `gpu-dev login`")
     view = session.api_with_key(stored.api_key).fetch(rotate_key()).value
     ends = view.expires_at.isoformat() if view.expires_at else None
     return session.store_credential(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))

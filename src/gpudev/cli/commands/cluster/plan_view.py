@@ -24,7 +24,7 @@ def show_plan(session: CommandSession, hours: float, gpu_type: str | None, *, ev
         return
     plan = reply.value
     if not any(one.nodes or one.waiting_in_all for one in plan.gpu_types):
-        output.write_line(f"There is no {output.clean(gpu_type)} node." if gpu_type else "There are no nodes.")
+        output.write_line(f"No {output.clean(gpu_type)} nodes." if gpu_type else "No nodes.")
         return
     signs = _choose_signs()
     width = output.terminal_columns() if sys.stdout.isatty() else _PIPED_COLUMNS

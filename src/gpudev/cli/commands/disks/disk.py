@@ -105,7 +105,7 @@ def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> N
     elif reply.value.snapshots:
         _write_snapshots(reply.value.snapshots, formatting.utc_now())
     else:
-        output.write_line(f"There are no snapshots of {name}; one is taken at the end of each reservation.")
+        output.write_line(f"No snapshots of {name} yet; one is taken at the end of each reservation.")
 
 
 @disk.command("contents")

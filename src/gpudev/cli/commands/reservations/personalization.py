@@ -116,7 +116,7 @@ def _read_text(path: Path, most: int) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise LocalError(f"{path} is no text (UTF-8)") from error
+        raise LocalError(f"{path} is not UTF-8 text") from error
 
 
 def _end_of_line(text: str, start: int) -> int:
