@@ -14,8 +14,8 @@ from gpudev import paths
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
-from gpudev.sdk import json_files
 from gpudev.sdk.api_address import region_of
+from gpudev.sdk.credentials import file_lock, read_object, write_object
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.preferences import API_URL, Preferences, load_preferences
 
@@ -25,18 +25,6 @@ from gpudev.sdk.preferences import API_URL, Preferences, load_preferences
 # `address`, not here.
 
 
-__all__ = [
-    "API_URL",
-    "PREFERENCE_NAMES",
-    "Preferences",
-    "check_preference_name",
-    "check_region",
-    "load_preferences",
-    "parse_cli_config",
-    "parse_preference",
-    "store_preference",
-]
-
 _ALIASES = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
@@ -44,8 +32,8 @@ _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 
 def store_preference(path: Path, name: str, value: Any, region: str) -> None:
     """Set one setting; None removes it. What else the file holds stays, whether it is known here or not."""
-    with json_files.file_lock(path):
-        data = json_files.read_object(path)
+    with file_lock(path):
+        data = read_object(path)
         if name == API_URL:
             kept = data.get(API_URL)
             urls: dict[str, str] = kept if isinstance(kept, dict) else {}
@@ -55,7 +43,7 @@ def store_preference(path: Path, name: str, value: Any, region: str) -> None:
             data.pop(name, None)
         else:
             data[name] = value
-        json_files.write_object(path, data)
+        write_object(path, data)
 
 
 def parse_preference(name: str, text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev.domain.api_url import InvalidApiUrl, normalize_api_url
-from gpudev.sdk import json_files
+from gpudev.sdk.credentials import read_object
 from gpudev.sdk.errors import LocalError, UsageError
 from gpudev.sdk.preferences import Preferences
 
@@ -69,7 +69,7 @@ def check_url(text: str, where: str) -> str:
 
 def find_embedded_url(system_file: Path) -> str | None:
     """Where the system on this machine answers, if one was started and not stopped."""
-    url = json_files.read_object(system_file).get("api_url")
+    url = read_object(system_file).get("api_url")
     if url is None:
         return None
     if not isinstance(url, str):

@@ -1,26 +1,52 @@
-"""API keys of this person, as the client finds and stores them: what is wrong with their file is a LocalError."""
+"""API keys and other small files of this person, as the client reads and writes them.
+
+What is wrong with a file is a LocalError.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from gpudev import credentials_file
 from gpudev.credentials_file import Credential
-from gpudev.sdk.errors import Unauthenticated
-from gpudev.sdk.json_files import local_errors
+from gpudev.sdk.errors import LocalError, Unauthenticated
 
 __all__ = [
     "KEY_VARIABLE",
     "Credential",
     "check_key",
+    "file_lock",
     "find_credential",
+    "read_object",
     "remove_credential",
     "store_credential",
     "store_credential_locked",
+    "write_object",
 ]
 KEY_VARIABLE = "GPU_DEV_API_KEY"
 """Goes before what is stored."""
 
-find_credential = local_errors()(credentials_file.find_credential)
-store_credential = local_errors()(credentials_file.store_credential)
-store_credential_locked = local_errors()(credentials_file.store_credential_locked)
-remove_credential = local_errors()(credentials_file.remove_credential)
+
+@contextmanager
+def _local_errors() -> Iterator[None]:
+    try:
+        yield
+    except credentials_file.FileUnusable as error:
+        raise LocalError(error.message, error.next_step) from error
+
+
+find_credential = _local_errors()(credentials_file.find_credential)
+store_credential = _local_errors()(credentials_file.store_credential)
+store_credential_locked = _local_errors()(credentials_file.store_credential_locked)
+remove_credential = _local_errors()(credentials_file.remove_credential)
+read_object = _local_errors()(credentials_file.read_object)
+write_object = _local_errors()(credentials_file.write_object)
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    with _local_errors(), credentials_file.file_lock(path):
+        yield
 
 
 def check_key(text: str, where: str) -> str:

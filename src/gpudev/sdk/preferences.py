@@ -7,7 +7,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from gpudev.sdk import json_files
+from gpudev.sdk.credentials import read_object
 from gpudev.sdk.errors import LocalError
 
 API_URL = "api_url"
@@ -43,7 +43,7 @@ class Preferences(NamedTuple):
 
 
 def load_preferences(path: Path) -> Preferences:
-    data = json_files.read_object(path)
+    data = read_object(path)
     for name, kind in _PLAIN_TYPES.items():
         value = data.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):

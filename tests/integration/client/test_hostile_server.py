@@ -11,7 +11,7 @@ import pytest
 
 from gpudev.domain.access.invitations import parse_invitation_link
 from gpudev.domain.errors import Invalid
-from gpudev.sdk import json_files
+from gpudev.sdk.credentials import write_object
 from support.access.command_line import Cli
 
 SECRET, PIN = "s" * 43, "p" * 43
@@ -80,7 +80,7 @@ def test_nothing_secret_is_written_into_what_somebody_laid_out(tmp_path: Path) -
     credentials, theirs = tmp_path / "credentials", tmp_path / "theirs"
     theirs.write_text("theirs")
     (tmp_path / f"credentials.{os.getpid()}.tmp").symlink_to(theirs)
-    json_files.write_object(credentials, {"https://api": {"api_key": "gpudev_secret"}})
+    write_object(credentials, {"https://api": {"api_key": "gpudev_secret"}})
     assert theirs.read_text() == "theirs"
     assert credentials.stat().st_mode & 0o777 == 0o600
     assert not credentials.is_symlink()

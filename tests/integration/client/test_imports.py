@@ -93,10 +93,6 @@ def test_no_command_loads_what_only_a_server_or_a_screen_needs(cli: Cli, api: Fa
     assert not [name for name in modules if name.startswith("gpudev.adapters")]
 
 
-def test_a_command_that_starts_no_program_does_not_load_subprocess(cli: Cli, api: FakeApi) -> None:
-    assert "subprocess" not in loaded_by(cli, "list")
-
-
 def test_only_the_plan_pays_for_its_drawing(cli: Cli, api: FakeApi) -> None:
     assert not {name for name in loaded_by(cli, "avail") if "chart" in name or "timeline" in name}
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from gpudev import paths
-from gpudev.sdk import json_files
+from gpudev.sdk.credentials import file_lock, read_object, write_object
 
 _SEQUENCE = 0x30
 _VERSION = 0xA0
@@ -27,19 +27,19 @@ def pins_file(env: Mapping[str, str]) -> Path:
 
 
 def find_pin(env: Mapping[str, str], api_url: str) -> str | None:
-    found = json_files.read_object(pins_file(env)).get(api_url)
+    found = read_object(pins_file(env)).get(api_url)
     return found if isinstance(found, str) else None
 
 
 def store_pin(env: Mapping[str, str], api_url: str, fingerprint: str | None) -> None:
     """None: the machine's own authorities decide again."""
     path = pins_file(env)
-    with json_files.file_lock(path):
-        pins = json_files.read_object(path)
+    with file_lock(path):
+        pins = read_object(path)
         pins.pop(api_url, None)
         if fingerprint is not None:
             pins[api_url] = fingerprint
-        json_files.write_object(path, pins)
+        write_object(path, pins)
 
 
 def pinning_context() -> ssl.SSLContext:

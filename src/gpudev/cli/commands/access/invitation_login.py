@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpudev import paths
-from gpudev.cli import config
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
+from gpudev.cli.config import store_preference
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.domain.access.invitations import InvitationLink, parse_invitation_link
 from gpudev.domain.errors import Invalid
@@ -17,6 +17,7 @@ from gpudev.sdk.api_address import region_of
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.http import access_endpoints
 from gpudev.sdk.http.certificate_pins import store_pin
+from gpudev.sdk.preferences import API_URL
 from gpudev.wire.access import InvitationLoginRequest, LoginMethod
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def accept_invitation(text: str, api_url: str | None) -> tuple[CommandSession, C
     store_pin(session.env, session.address.url, link.fingerprint)
     if not session.address.embedded:
         where = paths.config_file(session.env)
-        config.store_preference(where, config.API_URL, session.address.url, region_of(session.env))
+        store_preference(where, API_URL, session.address.url, region_of(session.env))
     return session, credential
 
 

@@ -16,7 +16,7 @@ from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession,
 from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, OidcTokens, ask_for_tokens, discover
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.access.login import server_name
-from gpudev.sdk import credentials, json_files
+from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.http import access_endpoints
 from gpudev.wire.access import LoginMethod, LoginView, OidcLoginRequest
@@ -44,7 +44,7 @@ def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str,
     """With the refresh token, if there is one."""
     path, api_url = paths.credentials_file(session.env), session.address.url
     # Some issuers take each refresh token once: the next of our programs must find the one that came after it.
-    with json_files.file_lock(path):
+    with credentials.file_lock(path):
         stored = credentials.find_credential(path, api_url)
         login = stored.login if stored is not None else login
         client, tokens = _refresh(api_url, login)

@@ -19,8 +19,8 @@ from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import local_error, usage_error
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.sdk import json_files
 from gpudev.sdk.api_address import is_loopback
+from gpudev.sdk.credentials import file_lock
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.http.endpoints import list_jobs
 from gpudev.sdk.remote import openssh, ssh_route
@@ -74,7 +74,7 @@ def remove_reservations(env: Mapping[str, str], reservation_ids: Collection[str]
     path = own_config_file(env)
     if not path.exists():
         return
-    with json_files.file_lock(path):
+    with file_lock(path):
         kept = [block for block in _parse_blocks(_read(path)) if block.reservation_id not in reservation_ids]
         _write(path, _join_blocks([block.text for block in kept]), 0o600)
 
@@ -91,7 +91,7 @@ def _rewrite_config(
 ) -> SshConfigChange:
     env = session.env
     path = own_config_file(env)
-    with json_files.file_lock(path):
+    with file_lock(path):
         told = {job.reservation_id for job in jobs}  # by whichever address they were known before
         kept = [block for block in _parse_blocks(_read(path)) if keeps(block) and block.reservation_id not in told]
         names = choose_names(jobs, {host for block in kept for host in block.hosts})
@@ -108,7 +108,7 @@ def _join_blocks(blocks: Sequence[str]) -> str:
 def remove_config(env: Mapping[str, str]) -> bool:
     """Both away again. False: there was nothing of ours."""
     path, theirs = own_config_file(env), user_config_file(env)
-    with json_files.file_lock(path):
+    with file_lock(path):
         existed = path.exists()
         path.unlink(missing_ok=True)
         text = _read(theirs)
