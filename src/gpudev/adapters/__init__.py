@@ -1,1 +1,1 @@
-"""Adapters: the ports on PostgreSQL, Kubernetes, one machine, clouds and other services."""
+"""Implementations of the ports: PostgreSQL, Kubernetes, one machine, clouds, other services."""

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Atomic write of a file."""
 
 import os
 import secrets
@@ -14,10 +14,10 @@ def write_atomically(
     durable: bool = False,
     owner: int | None = None,
 ) -> None:
-    """All of the text or nothing is there afterwards, also for a reader at the same moment.
+    """Readers see the old file or the whole new one, never a part.
 
-    `folder`: a descriptor `path` is relative to. `durable`: also after the machine lost its power. `owner`: the uid
-    that has it, if it is not ours.
+    `folder`: a descriptor that `path` is relative to. `durable`: also after a power failure. `owner`: the uid that gets
+    the file; None: ours.
     """
     draft = f"{path}.{secrets.token_hex(4)}.new"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode, dir_fd=folder)
@@ -27,7 +27,7 @@ def write_atomically(
             if owner is not None:
                 os.fchown(fd, owner, owner)
             left = text.encode()
-            while left:  # a disk that fills up takes a part first and complains only about the rest
+            while left:  # a disk that fills up accepts a part first, and fails only at the rest
                 left = left[os.write(fd, left) :]
             if durable:
                 os.fsync(fd)

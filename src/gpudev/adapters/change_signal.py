@@ -1,5 +1,7 @@
-"""Tells any number of listeners that something changed. What was told while nobody listened is not lost on those who
-had subscribed before."""
+"""Change signal: notifies any number of subscribers.
+
+A change between two waits of a subscriber is not lost. Several changes count as one.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,7 +1,8 @@
-"""Asks all DCGM exporters behind one address, now and then, and only while somebody wants to know.
+"""GPU usage of dev servers, from all DCGM exporters behind one address.
 
-Whoever asks gets what was measured last and waits at most a moment for something newer. An exporter that does not
-answer leaves out its node's GPUs and nothing else.
+Exporters are scraped only while somebody asks, and at most every ten seconds. A caller gets the last samples, and waits
+only briefly for newer ones. If an exporter does not answer, only its node's GPUs are missing. Only samples that name a
+pod of our namespace count; a GPU shared by several pods is returned for each of them.
 """
 
 import asyncio
@@ -19,14 +20,12 @@ from gpudev.domain.errors import Invalid
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.ports.clock import Clock
 
-# What a DCGM exporter tells, in Prometheus' text format: pure.
-#
-# Only samples that name a pod of our namespace count. A GPU that is shared by several pods is told for each of them.
+# Parsing of an exporter's metrics, in Prometheus' text format. Pure.
 
 
 BUSY_PERCENT = "DCGM_FI_DEV_GPU_UTIL"
 BUSY_SHARE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
-"""The same from the GPU's own counters, 0 to 1; GPUs that are partitioned (MIG) have only this."""
+"""The same from the GPU's own counters, 0 to 1. Partitioned GPUs (MIG) have only this."""
 USED_MIB, FREE_MIB, RESERVED_MIB = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"
 _METRICS = frozenset({BUSY_PERCENT, BUSY_SHARE, USED_MIB, FREE_MIB, RESERVED_MIB})
 _MIB = 2**20
@@ -34,7 +33,7 @@ _GpuKey = tuple[str, str, str]
 
 
 def parse_exporter(text: str, namespace: str, at: datetime) -> dict[str, list[GpuUse]]:
-    """By pod. Raises Invalid for what is no such text."""
+    """By pod. Raises Invalid for invalid metrics."""
     found: defaultdict[tuple[str, _GpuKey], dict[str, float]] = defaultdict(dict)
     try:
         for family in text_string_to_metric_families(text):
@@ -45,7 +44,7 @@ def parse_exporter(text: str, namespace: str, at: datetime) -> dict[str, list[Gp
                 if pod is not None:
                     found[pod, _gpu_key(sample.labels)][sample.name] = sample.value
     except ValueError as error:
-        raise Invalid(f"this is not what an exporter tells: {error}") from error
+        raise Invalid(f"invalid metrics of a DCGM exporter: {error}") from error
     by_pod: defaultdict[str, list[GpuUse]] = defaultdict(list)
     for (pod, gpu), values in sorted(found.items()):
         by_pod[pod].append(_gpu_use(gpu, values, at))
@@ -53,27 +52,27 @@ def parse_exporter(text: str, namespace: str, at: datetime) -> dict[str, list[Gp
 
 
 def _own_pod(labels: Mapping[str, str], namespace: str) -> str | None:
-    """Older exporters write other names; one that was relayed by a Prometheus has `exported_` before them."""
-    for before in ("", "exported_", "pod_"):
-        pod = labels.get("pod_name" if before == "pod_" else f"{before}pod")
-        space = labels.get("pod_namespace" if before == "pod_" else f"{before}namespace")
-        if pod and space == namespace:
+    """Older exporters have other label names; Prometheus puts `exported_` before the names of samples it relays."""
+    for prefix in ("", "exported_", "pod_"):
+        pod = labels.get("pod_name" if prefix == "pod_" else f"{prefix}pod")
+        pod_namespace = labels.get("pod_namespace" if prefix == "pod_" else f"{prefix}namespace")
+        if pod and pod_namespace == namespace:
             return pod
     return None
 
 
 def _gpu_key(labels: Mapping[str, str]) -> _GpuKey:
-    part = labels.get("GPU_I_ID")
-    return labels.get("Hostname", ""), labels.get("gpu", "?"), f"/{part}" if part else ""
+    mig_id = labels.get("GPU_I_ID")
+    return labels.get("Hostname", ""), labels.get("gpu", "?"), f"/{mig_id}" if mig_id else ""
 
 
 def _gpu_use(gpu: _GpuKey, values: Mapping[str, float], at: datetime) -> GpuUse:
-    node, number, part = gpu
+    node, number, mig_suffix = gpu
     busy = values[BUSY_PERCENT] / 100 if BUSY_PERCENT in values else values.get(BUSY_SHARE)
     used, free = values.get(USED_MIB), values.get(FREE_MIB)
     total = None if used is None or free is None else used + free + values.get(RESERVED_MIB, 0.0)
     return GpuUse(
-        gpu=f"{number}{part}",
+        gpu=f"{number}{mig_suffix}",
         node=node,
         at=at,
         busy=None if busy is None else min(1.0, max(0.0, busy)),
@@ -85,7 +84,7 @@ def _gpu_use(gpu: _GpuKey, values: Mapping[str, float], at: datetime) -> GpuUse:
 log = structlog.get_logger(__name__)
 _SCRAPE_INTERVAL = timedelta(seconds=10)
 _MAX_SAMPLE_AGE = timedelta(minutes=2)
-"""What is older says nothing about now."""
+"""Older samples are dropped."""
 _TIMEOUT_SECONDS = 3.0
 _WAIT_SECONDS = 0.5
 _MAX_CONCURRENT = 32
@@ -93,7 +92,7 @@ _MAX_BYTES = 16 * 2**20
 
 
 class DcgmUsage:
-    """A GpuUsage. The address comes from the settings; it may stand for many exporters (a headless Service)."""
+    """A GpuUsage. The URL comes from the settings; its name may resolve to many exporters (a headless Service)."""
 
     def __init__(self, url: str, namespace: str, clock: Clock) -> None:
         self._url = url
@@ -137,20 +136,20 @@ class DcgmUsage:
         try:
             urls = await self._exporter_urls()
         except OSError as error:
-            self._log_problem(f"{urlsplit(self._url).hostname} is not found: {error.strerror}")
+            self._log_problem(f"{urlsplit(self._url).hostname} not found: {error.strerror}")
             return
-        answers = await asyncio.gather(*(self._scrape(url, now) for url in urls))
-        told = [answer for answer in answers if isinstance(answer, dict)]
-        failures = [answer for answer in answers if isinstance(answer, str)]
+        results = await asyncio.gather(*(self._scrape(url, now) for url in urls))
+        scraped = [result for result in results if isinstance(result, dict)]
+        failures = [result for result in results if isinstance(result, str)]
         oldest = now - _MAX_SAMPLE_AGE
         kept = {pod: uses for pod, uses in self._samples.items() if uses and uses[0].at >= oldest}
-        self._samples = kept | {pod: uses for answer in told for pod, uses in answer.items()}
+        self._samples = kept | {pod: uses for result in scraped for pod, uses in result.items()}
         self._log_problem(f"{len(failures)} of {len(urls)}: {failures[0]}" if failures else None)
 
     async def _exporter_urls(self) -> list[str]:
-        """One for each address that the name stands for."""
+        """One for each address that the name resolves to."""
         parts = urlsplit(self._url)
-        assert parts.hostname is not None  # the settings see to it
+        assert parts.hostname is not None  # the settings have checked it
         port = parts.port or 80
         found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, proto=6)
         hosts = sorted({str(address[0]) for *_, address in found})
@@ -158,7 +157,7 @@ class DcgmUsage:
         return [urlunsplit(parts._replace(netloc=name)) for name in names]
 
     async def _scrape(self, url: str, now: datetime) -> Mapping[str, Sequence[GpuUse]] | str:
-        """What it told, or why nothing."""
+        """Samples by pod, or the reason why there are none."""
         try:
             async with self._slots, asyncio.timeout(_TIMEOUT_SECONDS):
                 return parse_exporter(await self._fetch(url), self._namespace, now)
@@ -167,12 +166,12 @@ class DcgmUsage:
 
     async def _fetch(self, url: str) -> str:
         body = bytearray()
-        async with self._client.stream("GET", url, headers={"Host": urlsplit(self._url).netloc}) as answer:
-            answer.raise_for_status()
-            async for chunk in answer.aiter_bytes():
+        async with self._client.stream("GET", url, headers={"Host": urlsplit(self._url).netloc}) as response:
+            response.raise_for_status()
+            async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > _MAX_BYTES:
-                    raise Invalid("the answer does not end")
+                    raise Invalid(f"the response is longer than {_MAX_BYTES} bytes")
         return body.decode()
 
     def _log_problem(self, problem: str | None) -> None:

@@ -1,8 +1,8 @@
-"""Two environments in one account: each sees the volumes and snapshots that it made, and those that nobody tagged.
+"""Environment tag: keeps volumes and snapshots of two environments in one account apart.
 
-Whatever a cloud adapter makes is tagged with its environment. Listings leave out what has another environment's tag,
-so that nobody offers, counts or deletes it; what has none was made before there were tags, or by hand, and is in all
-listings. Asking by an id is not restricted.
+A cloud adapter tags everything it creates with its environment. Listings leave out resources with another
+environment's tag, so that they are never offered, counted or deleted. Untagged resources are older than tags, or made
+by hand; they are in all listings. Access by id is not restricted.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Ed25519 key pairs that we make: host keys of dev servers, the key within a gang, Jupyter's. In OpenSSH's forms."""
+"""Ed25519 key pairs in OpenSSH's formats: host keys of dev servers, keys of gangs and Jupyter."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -27,16 +27,16 @@ def generate_key_pair() -> KeyPair:
 
 
 def parse_key_pair(private: str) -> KeyPair:
-    """Raises ValueError where it is no private key."""
+    """Raises ValueError for an invalid private key."""
     key = serialization.load_ssh_private_key(private.encode(), password=None)
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return KeyPair(private, line.decode())
 
 
 def ensure_host_key(path: Path) -> str:
-    """The public half of a dev server's host key: made once, kept in an owner-only file, the same ever after."""
+    """The public part of a dev server's host key. The key is generated once and kept in a file for its owner only."""
     if path.exists():
         return parse_key_pair(path.read_text("ascii")).public
-    made = generate_key_pair()
-    write_atomically(path, made.private, durable=True)
-    return made.public
+    pair = generate_key_pair()
+    write_atomically(path, pair.private, durable=True)
+    return pair.public

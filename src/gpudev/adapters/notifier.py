@@ -1,8 +1,8 @@
-"""Telling people outside through apprise: webhooks, Slack, mail and a hundred others, by addresses that operators set.
+"""Notifications through apprise: webhooks, Slack, mail and many others, by operators' URLs.
 
-An address is a secret (it holds tokens and passwords). It is kept here, and told to nobody: targets go by a digest of
-it, logs by its kind and host. `{email}` and `{username}` in an address stand for the reservation's owner, quoted:
-whatever an owner is called, the host and what is asked of it stay as the operator wrote them. Owners set no addresses.
+A URL is a secret, because it contains tokens and passwords. It never leaves this module: targets are named by its
+digest, and logs by its kind and host. `{email}` and `{username}` in a URL stand for the reservation's owner, and are
+quoted: no user name can change the host or the request. Owners cannot set URLs.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from gpudev.domain.notifications import Notification, NotificationKind, Recipien
 log = structlog.get_logger(__name__)
 
 _DIGEST_LENGTH = 8
-"""Too short to find out from it what a password is, long enough to tell a few addresses apart."""
+"""Too short to recover a password from, long enough to tell a few URLs apart."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 _STATUS = re.compile(r"error=(\d{3})\b")
 _NOTIFY_TYPES = {
@@ -38,8 +38,8 @@ _NOTIFY_TYPES = {
 
 class AppriseNotifier:
     def __init__(self, urls: Sequence[str]) -> None:
-        """Raises ImportError where apprise is not installed. An address that it does not know is left out, loudly.
-        Takes a second or more, since that library loads all it has: best done in a thread."""
+        """Raises ImportError where apprise is not installed. A URL that it does not support is logged and left out.
+        Takes a second or more, because the library loads all its plugins: best run in a thread."""
         import apprise
 
         self._apprise = apprise
@@ -50,16 +50,16 @@ class AppriseNotifier:
             storage_mode=apprise.PersistentStoreMode.MEMORY,
             http_redirects=0,
         )
-        for name in ("apprise", "urllib3"):  # they name addresses; what matters of it, `_Heard` hears
+        for name in ("apprise", "urllib3"):  # they log URLs; `_StatusCapture` keeps the part that matters
             logging.getLogger(name).setLevel(logging.WARNING)
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
         self._urls: dict[str, str] = {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what its hundred plugins import is not ours to mend
+            warnings.simplefilter("ignore")  # from imports of its plugins, which we cannot fix
             for number, url in enumerate(urls, 1):
-                if self._plugin(_fill_address(url, Recipient("nobody", "nobody@example.com"))) is None:
-                    log.error("notifications.bad_address", number=number, kind=_url_kind(url))
+                if self._plugin(_fill_recipient(url, Recipient("nobody", "nobody@example.com"))) is None:
+                    log.error("notifications.invalid_url", number=number, kind=_url_kind(url))
                 else:
                     self._urls[hashlib.sha256(url.encode()).hexdigest()[:_DIGEST_LENGTH]] = url
         self._target_locks = {target: asyncio.Lock() for target in self._urls}
@@ -75,40 +75,40 @@ class AppriseNotifier:
     async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
         url = self._urls.get(target)
         if url is None:
-            raise Unavailable("nothing is sent there any more")
-        # One after the other: libraries keep the pace that a place asks for.
+            raise Unavailable("the target is no longer configured")
+        # One at a time per target: the library keeps the rate limits of the service.
         async with self._target_locks[target]:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._send, _fill_address(url, recipient), notice)
+            await loop.run_in_executor(self._threads, self._send, _fill_recipient(url, recipient), notice)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, url: str, notice: Notification) -> None:
-        heard = _StatusCapture()
+    def _send(self, url: str, notification: Notification) -> None:
+        capture = _StatusCapture()
         logger = logging.getLogger("apprise")
-        logger.addHandler(heard)
+        logger.addHandler(capture)
         try:
             plugin = self._plugin(url)
             is_sent = plugin is not None and plugin.notify(
-                title=notice.title,
-                body=notice.text,
-                notify_type=_NOTIFY_TYPES[notice.kind],
+                title=notification.title,
+                body=notification.text,
+                notify_type=_NOTIFY_TYPES[notification.kind],
                 body_format=self._apprise.NotifyFormat.TEXT,
             )
-        except Exception as error:  # noqa: BLE001 - a hundred plugins raise what they like, and it may hold the address
-            raise Unavailable(f"it was not taken ({type(error).__name__})") from None
+        except Exception as error:  # noqa: BLE001 - plugins raise any exception, and its text may contain the URL
+            raise Unavailable(f"not delivered ({type(error).__name__})") from None
         finally:
-            logger.removeHandler(heard)
+            logger.removeHandler(capture)
         if not is_sent:
-            raise Unavailable(f"it was not taken{heard.description}")
+            raise Unavailable(f"not delivered{capture.description}")
 
     def _plugin(self, url: str) -> Any:
         return self._apprise.Apprise.instantiate(url, asset=self._asset)
 
 
 class _StatusCapture(logging.Handler):
-    """What the library says when it fails holds more than may be passed on: only the status of an answer is kept."""
+    """Keeps the HTTP status of a failure from the library's log. The rest of that log may contain secrets."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -118,10 +118,10 @@ class _StatusCapture(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         found = _STATUS.search(record.getMessage())
         if found is not None and record.thread == self._thread:
-            self.description = f" (answer {found[1]})"
+            self.description = f" (status {found[1]})"
 
 
-def _fill_address(url: str, recipient: Recipient) -> str:
+def _fill_recipient(url: str, recipient: Recipient) -> str:
     email, name = quote(recipient.email or "", safe=""), quote(recipient.username, safe="")
     return url.replace("{email}", email).replace("{username}", name)
 
@@ -132,7 +132,7 @@ def _url_kind(url: str) -> str:
 
 
 def _describe_url(url: str) -> str:
-    """Its kind, and the host of those that have one of their own: of others the host's place holds a token."""
+    """Its kind, and the host for kinds that have one; for the others a token stands in the host's place."""
     kind = _url_kind(url)
     if not kind.startswith(("json", "xml", "form", "mailto")):
         return kind

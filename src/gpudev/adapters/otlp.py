@@ -1,9 +1,10 @@
-"""Sends spans to an OpenTelemetry collector through its SDK: OTLP over HTTP, as protobuf, a batch at a time.
+"""Tracer that sends spans to an OpenTelemetry collector, through its SDK.
 
-The SDK's own thread sends them; nobody waits for it. While the collector is away, spans are kept as far as there is
-room and retried for a while, then lost. An outage is logged once.
+It sends batches by OTLP over HTTP, as protobuf. The SDK's own thread sends them; nothing waits for it. While the
+collector does not answer, a limited number of spans is kept and retried for a while, then lost. An outage is logged
+once.
 
-Only imported where a collector is configured: the SDK is an extra, and takes its time to load.
+Imported only where a collector is configured: the SDK is an extra, and slow to load.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 _SEND_EVERY_MS = 1000
 _MAX_PENDING = 8192
 _RETRY_SECONDS = 60
-"""How long one batch is retried. The SDK's usual ten seconds are less than a collector takes to restart."""
+"""How long one batch is retried. The SDK's default of ten seconds is shorter than a restart of the collector."""
 _CLOSE_SECONDS = 2.0
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -51,7 +52,7 @@ class OtlpTracer:
         self._exporter = _Exporter(url, self._outage)
         self._ids = _GivenIds()
         self._provider = TracerProvider(
-            sampler=ALWAYS_ON,  # whether a request is recorded was decided by its caller
+            sampler=ALWAYS_ON,  # the caller has decided whether to record a request
             resource=Resource.create({SERVICE_NAME: service}),
             id_generator=self._ids,
             shutdown_on_exit=False,
@@ -76,12 +77,12 @@ class OtlpTracer:
         recorded.end(span.ended_ns)
 
     def flush(self) -> None:
-        """Send what there is. Blocks until the collector has it or its retries have ended."""
+        """Send all pending spans. Blocks until the collector has them or the retries have ended."""
         self._provider.force_flush()
 
     async def close(self) -> None:
-        """Sends the rest, but waits for that only briefly: a process that ends must not hang on its traces."""
-        # A daemon, unlike the event loop's own threads: nothing waits for it when the process ends.
+        """Send the rest, but wait only briefly: traces must not delay the end of a process."""
+        # A daemon, unlike the event loop's own threads: the end of the process does not wait for it.
         closing = threading.Thread(target=self._provider.shutdown, name="close traces", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, _CLOSE_SECONDS)
@@ -91,7 +92,7 @@ class OtlpTracer:
 
 
 class _GivenIds(IdGenerator):
-    """Our spans bring their ids: those of a reservation follow from the reservation's."""
+    """Our spans have their ids already: a reservation's are derived from its id."""
 
     ref = SpanRef("", "")
 
@@ -115,14 +116,14 @@ class _Exporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Ends the retries. Called by whoever comes first: the SDK, or we who no longer wait for it."""
+        """Ends the retries. The SDK calls it, or we do after the time limit."""
         if not self._is_closed:
             self._is_closed = True
             self._sender.shutdown()
 
 
 class _OutageLog(logging.Handler):
-    """The SDK complains about every attempt; the first complaint of an outage says it all."""
+    """The SDK logs every failed attempt; the first one of an outage is enough."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -143,7 +144,7 @@ class _OutageLog(logging.Handler):
 
 
 def _parent_context(span: Span) -> Context:
-    """An empty one for the first span of a trace: never that of whatever runs at the moment."""
+    """Empty for the first span of a trace, so that it never gets the current context as its parent."""
     if span.parent_id is None:
         return Context()
     parent = _span_context(SpanRef(span.ref.trace_id, span.parent_id))

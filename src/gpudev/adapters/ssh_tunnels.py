@@ -1,7 +1,7 @@
-"""Ways into dev servers for the control plane itself: ssh, as a guest who is led to Jupyter and nowhere else.
+"""SSH tunnels from the control plane to dev servers, for Jupyter only.
 
-One connection for each dev server carries all that goes there at a time; it ends when nothing has gone there for a
-while. Who may use a way was decided before.
+The SSH login `jupyter` reaches Jupyter and nothing else. One connection per dev server carries all its tunnels, and
+closes when it has been idle for a while. Callers have checked who may use a tunnel.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class _SharedConnection:
 
     @property
     def has_ended(self) -> bool:
-        """Nothing can go this way any more."""
+        """It failed or was closed, and cannot carry another tunnel."""
         task = self.connecting
         if not task.done():
             return False
@@ -39,48 +39,49 @@ class _SharedConnection:
 
 class SshTunnels:
     def __init__(self, find_address: Callable[[SshEndpoint], Awaitable[str]], seconds: float) -> None:
-        """`find_address`: where a dev server is, checked. `seconds`: how long connecting may take."""
+        """`find_address`: returns the checked address of a dev server. `seconds`: how long connecting may take."""
         self._find_address = find_address
         self._seconds = seconds
         self._connections: dict[_TunnelKey, _SharedConnection] = {}
 
     async def close(self) -> None:
-        for way, opened in list(self._connections.items()):
-            self._close_connection(way, opened)
+        for key, shared in list(self._connections.items()):
+            self._close_connection(key, shared)
 
     @asynccontextmanager
-    async def open_tunnel(self, to: SshEndpoint, private_key: str) -> AsyncIterator[tuple[SshReader, SshWriter]]:
-        """To its Jupyter. Raises Unavailable, also when the way breaks while it is used, and what `find_address`
-        raises."""
-        key = (to, private_key)
-        opened = self._connections.get(key)
-        if opened is None or opened.has_ended:
-            opened = self._connections[key] = _SharedConnection(asyncio.create_task(self._connect(to, private_key)))
-        self._acquire(opened)
+    async def open_tunnel(self, endpoint: SshEndpoint, private_key: str) -> AsyncIterator[tuple[SshReader, SshWriter]]:
+        """To the dev server's Jupyter. Raises Unavailable, also when the connection breaks during use, and what
+        `find_address` raises."""
+        key = (endpoint, private_key)
+        shared = self._connections.get(key)
+        if shared is None or shared.has_ended:
+            connecting = asyncio.create_task(self._connect(endpoint, private_key))
+            shared = self._connections[key] = _SharedConnection(connecting)
+        self._acquire(shared)
         try:
-            connection = await asyncio.shield(opened.connecting)
+            connection = await asyncio.shield(shared.connecting)
             reader, writer = await connection.open_connection(_LOGIN, 0)
             try:
                 yield reader, writer
             finally:
                 writer.channel.abort()
         except asyncssh.ChannelOpenError as error:
-            raise Unavailable("Jupyter does not answer; `gpu-dev jupyter status` tells how it is") from error
+            raise Unavailable("Jupyter does not answer; `gpu-dev jupyter status` shows its state") from error
         except (OSError, asyncssh.Error) as error:
-            raise Unavailable(f"the way to Jupyter broke: {error}") from error
+            raise Unavailable(f"the connection to Jupyter was lost: {error}") from error
         finally:
-            self._release(key, opened)
+            self._release(key, shared)
 
-    async def _connect(self, to: SshEndpoint, private_key: str) -> asyncssh.SSHClientConnection:
+    async def _connect(self, endpoint: SshEndpoint, private_key: str) -> asyncssh.SSHClientConnection:
         try:
             async with asyncio.timeout(self._seconds):
                 return await asyncssh.connect(
-                    await self._find_address(to),
-                    to.port,
+                    await self._find_address(endpoint),
+                    endpoint.port,
                     username=_LOGIN,
                     client_keys=[asyncssh.import_private_key(private_key)],
-                    # Its own host key, whatever its address is.
-                    known_hosts=([asyncssh.import_public_key(to.host_key)], [], []),
+                    # Only its own host key, whatever its address is.
+                    known_hosts=([asyncssh.import_public_key(endpoint.host_key)], [], []),
                     server_host_key_algs=["ssh-ed25519"],
                     config=None,
                     agent_path=None,
@@ -91,25 +92,25 @@ class SshTunnels:
         except TimeoutError as error:
             raise Unavailable("the dev server does not answer in time") from error
 
-    def _acquire(self, opened: _SharedConnection) -> None:
-        opened.users += 1
-        if opened.close_timer is not None:
-            opened.close_timer.cancel()
-            opened.close_timer = None
+    def _acquire(self, shared: _SharedConnection) -> None:
+        shared.users += 1
+        if shared.close_timer is not None:
+            shared.close_timer.cancel()
+            shared.close_timer = None
 
-    def _release(self, key: _TunnelKey, opened: _SharedConnection) -> None:
-        opened.users -= 1
-        if not opened.users:
+    def _release(self, key: _TunnelKey, shared: _SharedConnection) -> None:
+        shared.users -= 1
+        if not shared.users:
             loop = asyncio.get_running_loop()
-            opened.close_timer = loop.call_later(_IDLE_SECONDS, self._close_connection, key, opened)
+            shared.close_timer = loop.call_later(_IDLE_SECONDS, self._close_connection, key, shared)
 
-    def _close_connection(self, key: _TunnelKey, opened: _SharedConnection) -> None:
-        """It ends; another may have taken its place."""
-        if self._connections.get(key) is opened:
+    def _close_connection(self, key: _TunnelKey, shared: _SharedConnection) -> None:
+        """The key may have a newer connection already; that one stays."""
+        if self._connections.get(key) is shared:
             del self._connections[key]
-        if opened.close_timer is not None:
-            opened.close_timer.cancel()
-        if not opened.connecting.done():
-            opened.connecting.cancel()
-        elif not opened.has_ended:
-            opened.connecting.result().close()
+        if shared.close_timer is not None:
+            shared.close_timer.cancel()
+        if not shared.connecting.done():
+            shared.connecting.cancel()
+        elif not shared.has_ended:
+            shared.connecting.result().close()

@@ -1,6 +1,7 @@
-"""Certificates: making one for a machine that has none, renewing it, and telling a key by its fingerprint.
+"""TLS certificates: creation and renewal of self-signed ones, and fingerprints of keys.
 
-A self-made certificate is renewed with the key it had: who knows the key's fingerprint goes on trusting it.
+A self-signed certificate is renewed with the same key. Clients that pinned the key's fingerprint therefore still trust
+it.
 """
 
 import base64
@@ -35,22 +36,22 @@ _ALLOWED_SKEW = timedelta(hours=1)
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
     certificate: Path
-    """With its chain."""
+    """The certificate with its chain."""
     key: Path
 
     def fingerprint(self) -> str:
-        """Of the public key: SHA-256, in base64url. Raises Invalid."""
+        """SHA-256 of the public key, in base64url. Raises Invalid."""
         spki = _read_certificate(self.certificate).public_key()
         digest = hashlib.sha256(spki.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def check(self) -> None:
-        """That they can be used, and belong together. Raises Invalid."""
+        """Check that the files are usable and belong together. Raises Invalid."""
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """From the next connection on. Raises Invalid; the context then goes on with what it has."""
-        self.check()  # first elsewhere: a context that fails halfway would be left with half of it
+        """Effective from the next connection. Raises Invalid; then the context keeps its old certificate."""
+        self.check()  # in another context first: a failure half-way would leave this one unusable
         self._load(context)
 
     def _load(self, context: ssl.SSLContext) -> None:
@@ -61,7 +62,7 @@ class CertificateFiles:
             raise Invalid(f"invalid certificate {self.certificate} or key {self.key}: {reason}") from error
 
     def stamp(self) -> tuple[int, ...]:
-        """Another one once the files are others. Raises Invalid."""
+        """A value that changes when the files change. Raises Invalid."""
         try:
             found = [path.stat() for path in (self.certificate, self.key)]
         except OSError as error:
@@ -70,21 +71,22 @@ class CertificateFiles:
 
 
 def ensure_certificate(settings: Settings, host: str, now: datetime) -> CertificateFiles:
-    """The given one; else our own for this host, made or renewed if need be. Raises Invalid."""
+    """The configured certificate, else a self-signed one for this host, which may be created or renewed. Raises
+    Invalid."""
     if settings.tls_cert is not None and settings.tls_key is not None:
         return CertificateFiles(settings.tls_cert, settings.tls_key)
     if settings.tls_cert is not None or settings.tls_key is not None:
-        raise Invalid("a certificate (GPU_DEV_TLS_CERT) and its key (GPU_DEV_TLS_KEY) go together: give both or none")
+        raise Invalid("set both GPU_DEV_TLS_CERT (a certificate) and GPU_DEV_TLS_KEY (its key), or neither")
     folder = settings.state_dir / "tls"
     try:
         return ensure_self_signed(folder, host, now)
     except OSError as error:
-        raise Invalid(f"no certificate can be made in {folder}: {error.strerror}") from error
+        raise Invalid(f"no certificate can be created in {folder}: {error.strerror}") from error
 
 
 def ensure_self_signed(folder: Path, host: str, now: datetime) -> CertificateFiles:
-    """This machine's own certificate for this host: made if there is none, renewed (with the same key) if it ends soon
-    or is for another host. Raises Invalid for files that cannot be used, and never replaces a key that is there."""
+    """This machine's own certificate for this host. It is created if missing, and renewed with the same key if it
+    expires soon or is for another host. Raises Invalid for unusable files; never replaces an existing key."""
     files = CertificateFiles(folder / "certificate.pem", folder / "key.pem")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not files.key.exists():
@@ -101,7 +103,7 @@ def _is_current(path: Path, key: ec.EllipticCurvePrivateKey, host: str, now: dat
     try:
         certificate = _read_certificate(path)
     except Invalid:
-        return False  # half of one, or somebody else's: ours to make anew
+        return False  # damaged: it is created again
     return (
         certificate.public_key() == key.public_key()
         and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - RENEW_BEFORE
@@ -117,11 +119,11 @@ def _certificate_names(certificate: x509.Certificate) -> x509.SubjectAlternative
 
 
 def _self_sign(key: ec.EllipticCurvePrivateKey, host: str, now: datetime) -> x509.Certificate:
-    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-dev")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-dev")])
     return (
         x509.CertificateBuilder()
-        .subject_name(who)
-        .issuer_name(who)
+        .subject_name(name)
+        .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _ALLOWED_SKEW)
@@ -163,17 +165,17 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and for the owner's eyes only."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Atomic, and readable by the owner only."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
-    fresh.replace(path)
+    draft.replace(path)
 
 
 def _no_password() -> str:
-    """Else a key with a password would ask for it on a terminal that nobody watches."""
+    """Without it an encrypted key would ask for its password on a terminal, and block."""
     return ""

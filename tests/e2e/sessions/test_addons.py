@@ -78,8 +78,8 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     short, key = job["job_id"][:8], colleague[0]
     assert not gets_in(system, job, key)
     refused = system.run("users", "add", short, "empty", code=5)
-    assert "GitHub publishes no usable SSH key of 'empty'" in refused.stderr
-    assert "GitHub knows no user" in system.run("users", "add", short, "nobody", code=5).stderr
+    assert "no usable SSH key of 'empty' on GitHub" in refused.stderr
+    assert "no GitHub user named" in system.run("users", "add", short, "nobody", code=5).stderr
     said = system.run("users", "add", short, "OctoCat").stdout
     assert said.startswith("octocat may log in now:\n  ssh -p ")
     assert gets_in(system, job, key)

@@ -71,7 +71,7 @@ def test_a_given_certificate_is_used_as_it_is_and_comes_with_its_key(tmp_path: P
     mine, other = ensure_self_signed(tmp_path / "a", "x", NOW), ensure_self_signed(tmp_path / "b", "x", NOW)
     settings = Settings(state_dir=tmp_path, tls_cert=mine.certificate, tls_key=mine.key)
     assert ensure_certificate(settings, "x", NOW) == mine
-    with pytest.raises(Invalid, match="together"):
+    with pytest.raises(Invalid, match="set both"):
         ensure_certificate(replace(settings, tls_key=None), "x", NOW)
     with pytest.raises(Invalid, match="invalid certificate"):
         CertificateFiles(mine.certificate, other.key).check()

@@ -80,7 +80,7 @@ async def test_a_place_that_refuses_is_tried_again_later_and_delays_no_other(
     await world.submit(1)
     await world.turn()
     await notifications.send_due()
-    assert sorted(await states(world)) == [("sent", 1, None), ("waiting", 1, "it was not taken (answer 503)")]
+    assert sorted(await states(world)) == [("sent", 1, None), ("waiting", 1, "not delivered (status 503)")]
     [(to, letter)] = mailbox.letters
     assert to == ["team@example.com"]
     assert "is ready" in str(letter["Subject"])
@@ -123,7 +123,7 @@ async def test_it_is_given_up_after_a_day(world: World, webhook: Webhook) -> Non
         await notifications.send_due()
         world.clock.move(minutes=30)
     [(state, attempts, error)] = await states(world)
-    assert (state, error) == ("given_up", "it was not taken (answer 500)")
+    assert (state, error) == ("given_up", "not delivered (status 500)")
     assert 5 < attempts < 40
     assert len(webhook.posts) == attempts
 
@@ -231,7 +231,7 @@ async def test_no_secret_is_logged_kept_or_shown(
     out, err = capfd.readouterr()
     assert len(webhook.posts) == 1
     assert "notification.not_sent" in out
-    assert "notifications.bad_address" in out
+    assert "notifications.invalid_url" in out
     logging.debug("and this is heard")
     assert "and this is heard" in everything.getvalue()
     told = [out, err, everything.getvalue(), repr(settings), repr(redact_settings(settings)), *kept]

@@ -47,7 +47,7 @@ class PublishedKeys:
     async def public_keys(self, github_user: str) -> Sequence[str]:
         self.asked.append(github_user)
         if github_user not in self.of:
-            raise Invalid(f"GitHub knows no user {github_user!r}", field="github_user")
+            raise Invalid(f"no GitHub user named {github_user!r}", field="github_user")
         return self.of[github_user]
 
 

@@ -1,1 +1,1 @@
-"""OpenID Connect: who an ID token is about, and whether to believe it."""
+"""OpenID Connect: verification of ID tokens, and the person that a token names."""

@@ -1,8 +1,8 @@
-"""The issuer's keys, fetched from where it publishes them and kept for a while.
+"""Cache of the issuer's public keys.
 
-Its address comes from the settings; what it answers is bounded in size and time, redirects are not followed. A token
-that names an unknown key may be signed with a new one, so we look again: but seldom, because anybody can send us such
-tokens, and one look answers all who ask at that moment.
+The issuer's URL comes from the settings. Responses are limited in size and time, and redirects are not followed. A
+token with an unknown key may be signed with a new one, so the keys are fetched again. That happens rarely, because
+anybody can send such tokens, and one fetch serves all callers that wait for it.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from gpudev.domain.errors import Unauthenticated, Unavailable
 
 KEY_CACHE_SECONDS = 3600.0
 UNKNOWN_KEY_PAUSE_SECONDS = 30.0
-"""Between two looks for a key that is not known."""
+"""Between two fetches because of an unknown key."""
 FAILURE_PAUSE_SECONDS = 5.0
 """After the issuer did not answer."""
 _MAX_BYTES = 512 * 1024
 _ANSWER_SECONDS = 5.0
-"""For one answer, while a person waits for the login."""
+"""For one fetch, while a person waits for the login."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 JsonWebKey = Mapping[str, Any]
@@ -36,7 +36,7 @@ class IssuerKeys:
         self._issuer = issuer
         self._seconds = seconds
         self._monotonic = monotonic
-        # Uncompressed, so that what is counted while reading is what is held.
+        # Uncompressed, so that the bytes counted are the bytes kept.
         self._client = httpx2.AsyncClient(
             timeout=seconds, follow_redirects=False, headers={"Accept-Encoding": "identity"}
         )
@@ -50,7 +50,7 @@ class IssuerKeys:
         await self._client.aclose()
 
     async def get_key(self, name: str) -> JsonWebKey:
-        """Raises Unauthenticated when the issuer has no such key, Unavailable when it cannot be asked."""
+        """Raises Unauthenticated when the issuer has no such key, Unavailable when it does not answer."""
         if not self._has_key(name):
             async with self._refresh_lock:
                 if not self._has_key(name) and self._may_refresh():
@@ -76,7 +76,7 @@ class IssuerKeys:
     async def _refresh_keys(self) -> None:
         self._asked_at = self._monotonic()
         try:
-            # The client's own limits are per step; this one is for all of it, however slowly it drips.
+            # The client's own timeouts are per step; this one is for the whole fetch.
             async with asyncio.timeout(self._seconds):
                 self._keys = await self._fetch_keys()
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
@@ -89,45 +89,43 @@ class IssuerKeys:
             self._fetched_at = self._monotonic()
 
     async def _fetch_keys(self) -> dict[str, JsonWebKey]:
-        about = await self._get_json(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
-        if about.get("issuer") != self._issuer:
-            raise Unavailable(
-                f"what answers at {self._issuer} says to be another issuer; is GPU_DEV_OIDC_ISSUER right?"
-            )
-        listed = (await self._get_json(self._check_keys_url(about.get("jwks_uri")))).get("keys")
+        configuration = await self._get_json(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+        if configuration.get("issuer") != self._issuer:
+            raise Unavailable(f"{self._issuer} names another issuer; check GPU_DEV_OIDC_ISSUER")
+        listed = (await self._get_json(self._check_keys_url(configuration.get("jwks_uri")))).get("keys")
         if not isinstance(listed, list):
-            raise self._invalid_answer("its keys are no list")
+            raise self._invalid_response("its keys are not a list")
         signing = [key for key in listed if isinstance(key, dict) and key.get("use", "sig") == "sig"]
         return {key["kid"]: key for key in signing if isinstance(key.get("kid"), str)}
 
-    def _check_keys_url(self, address: object) -> str:
-        """Keys that anybody on the way could change would be nobody's."""
-        if isinstance(address, str):
+    def _check_keys_url(self, url: object) -> str:
+        """Only https: otherwise somebody on the network path could replace the keys."""
+        if isinstance(url, str):
             try:
-                parts, own = urlsplit(address), urlsplit(self._issuer)
+                parts, issuer = urlsplit(url), urlsplit(self._issuer)
             except ValueError:
-                raise self._invalid_answer("it does not say where its keys are") from None
-            on_this_machine = parts.hostname in _LOOPBACK and own.hostname in _LOOPBACK
-            if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and on_this_machine)):
-                return address
-        raise self._invalid_answer("it does not say where its keys are")
+                raise self._invalid_response("no valid jwks_uri") from None
+            is_local = parts.hostname in _LOOPBACK and issuer.hostname in _LOOPBACK
+            if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
+                return url
+        raise self._invalid_response("no valid jwks_uri")
 
-    async def _get_json(self, address: str) -> dict[str, Any]:
-        async with self._client.stream("GET", address) as answer:
-            if answer.status_code != httpx2.codes.OK:
-                raise self._invalid_answer(f"it answers {answer.status_code}")
+    async def _get_json(self, url: str) -> dict[str, Any]:
+        async with self._client.stream("GET", url) as response:
+            if response.status_code != httpx2.codes.OK:
+                raise self._invalid_response(f"status {response.status_code}")
             body = bytearray()
-            async for chunk in answer.aiter_raw():
+            async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > _MAX_BYTES:
-                    raise self._invalid_answer("its answer is too long")
+                    raise self._invalid_response("too long")
         try:
-            said = json.loads(body)
+            data = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise self._invalid_answer("its answer is no JSON") from error
-        if not isinstance(said, dict):
-            raise self._invalid_answer("its answer is no JSON object")
-        return said
+            raise self._invalid_response("not JSON") from error
+        if not isinstance(data, dict):
+            raise self._invalid_response("not a JSON object")
+        return data
 
-    def _invalid_answer(self, what: str) -> Unavailable:
-        return Unavailable(f"the OIDC issuer {self._issuer} does not answer as one does ({what}); ask an operator")
+    def _invalid_response(self, problem: str) -> Unavailable:
+        return Unavailable(f"invalid response of the OIDC issuer {self._issuer} ({problem}); ask an operator")

@@ -1,4 +1,8 @@
-"""From an ID token to the person it vouches for: signature, claims, and that it is used once."""
+"""Login with an OIDC ID token: checks its signature and claims, and that it is used once.
+
+Only asymmetric signatures are accepted, and a key only for the algorithms of its own type. Of a token's header only the
+algorithm and the key's name are read, so no header can bring a key or say where to fetch one.
+"""
 
 import hashlib
 import json
@@ -16,12 +20,6 @@ from gpudev.ports.access import IdToken, Person, UsedTokens
 from gpudev.ports.clock import Clock
 from gpudev.settings import OidcSettings
 
-# Whether a token was signed with one of the issuer's keys. Knows keys and algorithms, not what the token says.
-#
-# Only asymmetric signatures count, and a key only for the algorithms of its own kind: nothing in a token's header but its
-# algorithm and its key's name is looked at, so no header can bring a key along or say where to fetch one.
-
-
 _ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -31,28 +29,28 @@ _ALLOWED_ALGORITHMS = frozenset(name for names in _ALGORITHMS.values() for name 
 _MAX_TOKEN_LENGTH = 32 * 1024
 _MAX_KEY_ID_LENGTH = 256
 _MIN_RSA_BITS = 2048
-_INVALID_TOKEN = "this is no ID token"
+_INVALID_TOKEN = "invalid ID token"
 
 
 def token_key_id(token: str) -> str:
-    """Which of the issuer's keys it says to be signed with. Raises Unauthenticated."""
+    """The issuer's key that the token claims to be signed with. Raises Unauthenticated."""
     header = _token_header(token)
     name = header.get("kid")
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_KEY_ID_LENGTH:
-        raise Unauthenticated("the ID token does not name the key it is signed with")
+        raise Unauthenticated("the ID token does not name its signing key")
     return name
 
 
 def verify_signature(token: str, key: Mapping[str, Any]) -> dict[str, Any]:
-    """What the token says, once its signature is found to be this key's. Raises Unauthenticated."""
+    """The token's claims, if its signature is this key's. Raises Unauthenticated."""
     algorithm = _token_header(token)["alg"]
     if algorithm not in _ALGORITHMS.get(str(key.get("kty")), ()) or key.get("alg", algorithm) != algorithm:
-        raise Unauthenticated("the ID token's algorithm is not the one its key is for")
+        raise Unauthenticated("the ID token's algorithm does not fit its key")
     try:
         public = jwt.PyJWK(dict(key), algorithm)
         if isinstance(public.key, RSAPublicKey) and public.key.key_size < _MIN_RSA_BITS:
             raise Unauthenticated("the issuer's key is too short to be trusted")
-        # The signature alone: times and names are checked by our own rules (`claims`), with our own clock.
+        # Only the signature: `claims` checks times and names by our own rules, with our own clock.
         signed = jwt.PyJWS().decode_complete(token, public, algorithms=[algorithm])["payload"]
         claims = json.loads(signed)
     except jwt.PyJWTError as error:
@@ -72,15 +70,15 @@ def _token_header(token: str) -> dict[str, Any]:
     except (jwt.PyJWTError, RecursionError) as error:
         raise Unauthenticated(_INVALID_TOKEN) from error
     if header.get("alg") not in _ALLOWED_ALGORITHMS:
-        raise Unauthenticated("the ID token is not signed in a way that is trusted here")
-    # An access token may be a JWT as well; "crit" asks for rules that are not known here.
+        raise Unauthenticated("the ID token's signature algorithm is not accepted")
+    # An access token may be a JWT too; "crit" requires extensions that we do not support.
     if str(header.get("typ", "JWT")).upper() != "JWT" or "crit" in header:
-        raise Unauthenticated("this is a token of another kind than an ID token")
+        raise Unauthenticated("the token is not an ID token")
     return header
 
 
 class OidcProvider:
-    """An identity provider: its proof is an ID token, which is good once."""
+    """An IdentityProvider. Its proof is an ID token, which can be used once."""
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class OidcProvider:
         clock: Clock,
         server_names: Sequence[str] = (),
     ) -> None:
-        """`server_names`: as whom people reach us. None: a token that was meant for another server is not noticed."""
+        """`server_names`: the names under which people reach us. Empty: a token for another server is not noticed."""
         self._settings = settings
         self._server_names = server_names
         self._issuer = issuer
@@ -100,12 +98,12 @@ class OidcProvider:
     async def identify(self, proof: IdToken) -> Person:
         now = self._clock.now()
         claims = verify_signature(proof.token, await self._issuer.get_key(token_key_id(proof.token)))
-        ends = check_claims(claims, self._settings, now, proof.nonce)
+        expires_at = check_claims(claims, self._settings, now, proof.nonce)
         if self._server_names and names_another_server(claims.get("nonce"), self._server_names):
-            raise Unauthenticated("the ID token was got for a login to another server than this one")
+            raise Unauthenticated("the ID token is for a login to another server")
         person = person_from_claims(claims, self._settings)
-        # By what was signed: a signature may be spelled in more than one way.
+        # Digest without the signature, because one signature can be encoded in more than one form.
         digest = hashlib.sha256(proof.token.rpartition(".")[0].encode()).digest()
-        if not await self._used_tokens.use_token(digest, ends + CLOCK_SKEW, now=now):
+        if not await self._used_tokens.use_token(digest, expires_at + CLOCK_SKEW, now=now):
             raise Unauthenticated("the ID token has been used already: log in again with `gpu-dev login`")
         return person
