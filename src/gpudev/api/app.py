@@ -164,7 +164,7 @@ def _jobs(services: ApiDependencies, unreleased: UnreleasedView) -> JobEndpoints
             fixed_cluster=settings.cluster == "local",
             has_disks=settings.has_disks,
             disk_limits=settings.disks,
-            disk_locations=services.disk_places,
+            disk_locations=services.disk_locations,
         ),
         cancelling=Cancellation(services.reservations, services.clock),
         extending=Extension(

@@ -46,6 +46,7 @@ class ApiDependencies:
     """A private key and its public half, in OpenSSH's forms."""
     disks: DiskOperationStore
     disk_views: DiskViews
+    disk_locations: DiskLocations
     accounts: AccountStore
     nonces: NonceStore
     administration: UserAdministration
@@ -68,8 +69,6 @@ class ApiDependencies:
     """None: nobody logs in with OIDC."""
     invitation_login: IdentityProvider[str] | None = None
     """None: nobody is invited."""
-    disk_places: DiskLocations | None = None
-    """None: it does not matter where disks are."""
     tracer: Tracer = NO_TRACER
     gpu_usage: GpuUsage | None = None
     """None: nobody measures how busy GPUs are."""

@@ -5,13 +5,16 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
+import uvicorn
 from starlette.types import ASGIApp
 
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.adapters.ssh_tunnels import SshTunnels
 from gpudev.api.dependencies import ApiDependencies
+from gpudev.api.http.connection_limits import limited_http_protocol
 from gpudev.bootstrap.observability import HealthAndMetrics
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.http_edge.audit import AuditTrail
@@ -24,7 +27,7 @@ from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterHttpProxy
 from gpudev.proxy.jupyter.websocket_proxy import JupyterWebSockets, WebSocketSwitch
 from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import SILENT_FOR, SshSessions
-from gpudev.settings import Settings
+from gpudev.settings import RequestGuardSettings, Settings
 from gpudev.workflows.sessions.jupyter_access import BrowserSessions
 from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, SshTokens
 
@@ -43,6 +46,27 @@ class JupyterProxy:
     def make_protocol(self, sessions: SshSessions, **_: object) -> asyncio.Protocol:
         """The protocol of one client's connection that asks for a WebSocket."""
         return WebSocketSwitch(sessions.make_tunnel, self.sockets.make_socket)
+
+    def server_config(
+        self, app: ASGIApp, sessions: SshSessions, host: str, port: int, limits: RequestGuardSettings
+    ) -> uvicorn.Config:
+        """Of a server with this app, Jupyter and ssh, that strangers reach."""
+        return uvicorn.Config(
+            self.wrap_app(app),
+            host=host,
+            port=port,
+            http=limited_http_protocol(),
+            ws=partial(self.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=round(limits.keep_alive.total_seconds()),
+            limit_concurrency=limits.max_connections,
+            server_header=False,
+            proxy_headers=False,
+        )
 
 
 @contextlib.asynccontextmanager

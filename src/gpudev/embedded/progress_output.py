@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from gpudev.domain.errors import GpuDevError
 
@@ -25,9 +25,9 @@ class StepFailed(Exception):
 
 
 class ProgressOutput:
-    def __init__(self, *, as_json: bool, out: TextIO | None = None) -> None:
+    def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._out = sys.stdout if out is None else out
+        self._out = sys.stdout
         self._live = self._out.isatty()
 
     def write_line(self, text: str = "") -> None:

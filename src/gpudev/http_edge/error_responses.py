@@ -1,6 +1,7 @@
 """The one mapping of errors to HTTP: status, code, headers, and how much is revealed."""
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -33,6 +34,19 @@ class ErrorResponse:
     code: str
     detail: str
     headers: Mapping[str, str]
+
+    def problem_body(self, request_id: str) -> bytes:
+        """A problem document (RFC 9457), as the API answers errors."""
+        return json.dumps(
+            {
+                "type": problem_type(self.code),
+                "title": problem_title(self.code),
+                "status": self.status,
+                "detail": self.detail,
+                "code": self.code,
+                "request_id": request_id,
+            }
+        ).encode()
 
 
 def http_status(error: errors.GpuDevError) -> int:

@@ -16,7 +16,7 @@ from gpudev.domain.queue import MAX_MESSAGE_FAILURES
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.personalization import NO_PERSONALIZATION, Personalization
+from gpudev.domain.reservations.personalization import Personalization
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
@@ -27,7 +27,7 @@ from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.reservations import ReservationStore
 from gpudev.ports.sessions import PersonalizationStore
-from gpudev.ports.tracing import NO_TRACER, Tracer
+from gpudev.ports.tracing import Tracer
 from gpudev.processor.addon_reconciler import AddonReconciler, with_addons
 from gpudev.processor.disk_attachment import AttachmentPending, DiskAttacher, DiskFailed
 from gpudev.processor.telemetry import bind_request_id, trace_changes, trace_effect
@@ -56,14 +56,14 @@ class EffectRunner:
         timing: TimingSettings,
         done: Callable[[], None],
         *,
-        disk_attacher: DiskAttacher | None = None,
-        personalizations: PersonalizationStore | None = None,
-        tracer: Tracer = NO_TRACER,
-        addons: AddonReconciler | None = None,
-        zone_of: Callable[[Reservation], str | None] = lambda _: None,
+        addons: AddonReconciler,
+        personalizations: PersonalizationStore,
+        zone_of: Callable[[Reservation], str | None],
+        disk_attacher: DiskAttacher | None,
+        tracer: Tracer,
     ) -> None:
-        """`homes` None: disks are the cluster's own affair. `setups` None: nobody brings one. `zone_of`: where a
-        reservation's dev server will be."""
+        """`zone_of`: where a reservation's dev server will be. `disk_attacher` None: disks are the cluster's own
+        affair."""
         self._cluster = cluster
         self._reservations = reservations
         self._clock = clock
@@ -177,7 +177,8 @@ class EffectRunner:
         self._incomplete.add(current.reservation_id)
         try:
             current, volume = await self._attach_disk(current)
-            await self._ensure_server(make_server_spec(current, volume, await self._find_personalization(current)))
+            personalization = await self._personalizations.load_personalization(current.reservation_id)
+            await self._ensure_server(make_server_spec(current, volume, personalization))
             self._incomplete.discard(current.reservation_id)
         except (AttachmentPending, Stale):
             raise
@@ -206,18 +207,11 @@ class EffectRunner:
             return reservation, None
         return await self._disk_attacher.make_ready(reservation, reservation.disk_id, self._zone_of(reservation))
 
-    async def _find_personalization(self, reservation: Reservation) -> Personalization:
-        return (
-            NO_PERSONALIZATION
-            if self._personalizations is None
-            else await self._personalizations.load_personalization(reservation.reservation_id)
-        )
-
     async def _ensure_server(self, spec: ServerSpec) -> None:
         """With all that its owner wants inside by now."""
-        interior = None if self._addons is None else await self._addons.find_addons(spec.reservation_id)
+        interior = await self._addons.find_addons(spec.reservation_id)
         await self._cluster.ensure_server(with_addons(spec, interior))
-        if self._addons is not None and interior is not None:
+        if interior is not None:
             # It may have changed since we looked, and whatever the one before had made true is to be made so again.
             await self._addons.mark_due(spec.reservation_id)
 
@@ -263,7 +257,7 @@ class EffectRunner:
 
 
 def make_server_spec(
-    reservation: Reservation, volume: HomeVolume | None = None, personalization: Personalization = NO_PERSONALIZATION
+    reservation: Reservation, volume: HomeVolume | None, personalization: Personalization
 ) -> ServerSpec:
     return ServerSpec(
         reservation_id=reservation.reservation_id,

@@ -153,10 +153,10 @@ class Processor:
         planning_records: PlanningRecorder,
         clock: Clock,
         timing: TimingSettings,
+        addons: AddonReconciler,
+        personalizations: PersonalizationStore,
         disks: DiskWorker | None = None,
         disk_attacher: DiskAttacher | None = None,
-        addons: AddonReconciler | None = None,
-        personalizations: PersonalizationStore | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
         self._tracer = tracer
@@ -199,20 +199,17 @@ class Processor:
     def wake(self) -> None:
         """Something may have changed. Cheap, and safe to call too often."""
         self._woken.set()
-        if self.addons is not None:
-            self.addons.wake()
+        self.addons.wake()
 
     async def run(self) -> None:
         """Until cancelled. Whoever cancels decides what happens to dev servers (nothing, here)."""
         helpers = [
             asyncio.create_task(self._keep_lease(), name="lease"),
             asyncio.create_task(self._watch_cluster(), name="watch"),
+            asyncio.create_task(self.addons.run(lambda: self.is_planning, self.watchdog), name="addons"),
         ]
         if self.disks is not None:
             helpers.append(asyncio.create_task(self.disks.run(lambda: self.is_planning, self.watchdog), name="disks"))
-        if self.addons is not None:
-            inside = self.addons.run(lambda: self.is_planning, self.watchdog)
-            helpers.append(asyncio.create_task(inside, name="interiors"))
         pacing = DutyCycle()
         try:
             while True:
@@ -231,8 +228,7 @@ class Processor:
             await self.effects.cancel()
             if self.disks is not None:
                 await self.disks.close()
-            if self.addons is not None:
-                await self.addons.close()
+            await self.addons.close()
             if self._lease is not None:
                 with contextlib.suppress(Unavailable):
                     await self._leases.release(self._lease)

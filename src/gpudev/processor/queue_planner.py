@@ -135,12 +135,9 @@ class QueuePlanner:
         fair_share: FairShareSettings,
         *,
         disk_zones: DiskZones | None = None,
-        from_long: int = LONG_QUEUE,
     ) -> None:
-        """`anchoring` None: it does not matter where disks are. `from_long`: from how many on a queue is followed
-        instead of planned anew every time."""
+        """`disk_zones` None: it does not matter where disks are."""
         self._disk_zones = disk_zones
-        self._from_long = from_long
         self._long_queues: dict[str, LongQueue] = {}
         self._row_caches: dict[str, RowCache] = {}
         self._users = users
@@ -199,7 +196,7 @@ class QueuePlanner:
 
     def is_long(self, reservations: Sequence[Reservation]) -> bool:
         """Whether deciding may take so long that others should not wait for it."""
-        return sum(1 for row in reservations if row.status.is_waiting) >= self._from_long
+        return sum(1 for row in reservations if row.status.is_waiting) >= LONG_QUEUE
 
     async def publish(self, lease: Lease) -> None:
         await self._publisher.publish(lease)
@@ -225,7 +222,7 @@ class QueuePlanner:
         memory = self._memories.get(queue_input.gpu_type) or QueueMemory()
         experience = self._experience.get(queue_input.gpu_type, NO_EXPERIENCE)
         # Half as many as make it long keep it so: a queue of about that length does not go back and forth.
-        enough = self._from_long // 2 if queue_input.gpu_type in self._long_queues else self._from_long
+        enough = LONG_QUEUE // 2 if queue_input.gpu_type in self._long_queues else LONG_QUEUE
         if len(queue_input.waiting) >= enough:
             return self._long_queues.setdefault(queue_input.gpu_type, LongQueue()).run_cycle(
                 queue_input, memory, experience

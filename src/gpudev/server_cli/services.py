@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from functools import partial
 
 import click
 
@@ -22,11 +21,9 @@ from gpudev.server_cli.command_runtime import load_server_settings
 @click.option("--port", type=int, help="Port to listen on (GPU_DEV_API_PORT).")
 def api(host: str | None, port: int | None) -> None:
     """Serve the REST API until stopped."""
-    import uvicorn
     import uvloop
 
     from gpudev.api.app import create_app
-    from gpudev.api.http.connection_limits import limited_http_protocol
     from gpudev.bootstrap.api import open_api_dependencies
     from gpudev.bootstrap.listeners import GracefulServer, serve_tls_listener
     from gpudev.bootstrap.observability import HealthAndMetrics, open_tracer, serve_metrics
@@ -51,21 +48,9 @@ def api(host: str | None, port: int | None) -> None:
         ):
             tune_garbage_collector()
             rlimits.raise_open_files_limit()
-            config = uvicorn.Config(
-                jupyter.wrap_app(create_app(services)),
-                host=host or chosen.api_host,
-                port=port or chosen.api_port,
-                http=limited_http_protocol(),
-                ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                log_level="warning",
-                timeout_graceful_shutdown=2,
-                timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
-                limit_concurrency=chosen.guarding.max_connections,
-                server_header=False,
-                proxy_headers=False,
+            app = create_app(services)
+            config = jupyter.server_config(
+                app, sessions, host or chosen.api_host, port or chosen.api_port, chosen.guarding
             )
             async with (
                 serve_metrics(chosen, HealthAndMetrics(watchdog=sessions.watchdog, check_ready=services.ping)),
@@ -81,10 +66,8 @@ def api(host: str | None, port: int | None) -> None:
 @click.option("--port", type=int, help="Port to listen on (GPU_DEV_PROXY_PORT).")
 def proxy(host: str | None, port: int | None) -> None:
     """Carry ssh through WebSockets until stopped, apart from the API (which does it too, where this does not run)."""
-    import uvicorn
     import uvloop
 
-    from gpudev.api.http.connection_limits import limited_http_protocol
     from gpudev.bootstrap.listeners import GracefulServer
     from gpudev.bootstrap.observability import serve_metrics
     from gpudev.bootstrap.proxy import open_proxy
@@ -96,21 +79,8 @@ def proxy(host: str | None, port: int | None) -> None:
         async with open_proxy(chosen) as (eyes, sessions, jupyter), serve_metrics(chosen, eyes):
             tune_garbage_collector()
             rlimits.raise_open_files_limit()
-            config = uvicorn.Config(
-                jupyter.wrap_app(eyes.health_app()),
-                host=host or chosen.proxy.host,
-                port=port or chosen.proxy.port,
-                http=limited_http_protocol(),
-                ws=partial(jupyter.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                log_level="warning",
-                timeout_graceful_shutdown=2,
-                timeout_keep_alive=round(chosen.guarding.keep_alive.total_seconds()),
-                limit_concurrency=chosen.guarding.max_connections,
-                server_header=False,
-                proxy_headers=False,
+            config = jupyter.server_config(
+                eyes.health_app(), sessions, host or chosen.proxy.host, port or chosen.proxy.port, chosen.guarding
             )
             await GracefulServer(config).serve()
 

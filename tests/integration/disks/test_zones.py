@@ -173,6 +173,7 @@ async def test_the_first_answer_knows_where_the_disk_is(zones: ZoneWorld) -> Non
         plans=zones.stores.plans,
         timing=zones.settings.timing,
         fixed_cluster=False,
+        disk_limits=DiskSettings(),
         disk_locations=zones.stores.disk_locations,
     )
     ada = await zones.stores.users.find_user("ada")

@@ -50,6 +50,10 @@ async def mirrored(settings: KubernetesSettings, api: KubernetesApi | None = Non
         await api.close()
 
 
+def object_counts(mirror: ClusterCache) -> dict[str, int]:
+    return {one.kind.plural: len(one._store) for one in mirror.reflectors}
+
+
 async def until(is_so: Callable[[], object], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
@@ -112,7 +116,7 @@ async def test_the_mirror_shows_nodes_pods_and_services_as_they_come_and_go(
         await kube_api.delete("pods", pod_name(rid), namespace)
         await kube_api.delete("services", pod_name(rid), namespace)
         await until(lambda: rid not in mirror.reservation_ids())
-        assert mirror.object_counts()["services"] == 0
+        assert object_counts(mirror)["services"] == 0
 
 
 async def test_an_answer_of_the_api_server_shows_before_the_watch_tells(kube: Cluster, namespace: str) -> None:
@@ -159,7 +163,7 @@ async def test_many_changes_at_once_come_as_few(kube: Cluster, kube_api: KubeApi
         changes = mirror.changes()
         rids = [new_reservation_id() for _ in range(20)]
         await asyncio.gather(*(kube_api.create("services", own_service(rid), namespace) for rid in rids))
-        await until(lambda: mirror.object_counts()["services"] == 20)
+        await until(lambda: object_counts(mirror)["services"] == 20)
         await asyncio.wait_for(anext(changes), 20)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(changes), 0.3)
@@ -228,7 +232,7 @@ async def test_a_killed_api_server_makes_the_mirror_stale_and_changes_nothing(ow
     await kube_api.create("services", own_service(rid), namespace)
     settings = settings_for(plane.kubeconfig, namespace)
     async with mirrored(settings) as mirror:
-        sizes = mirror.object_counts()
+        sizes = object_counts(mirror)
         await asyncio.to_thread(plane.kill_apiserver)
         killed_at = SystemClock().now()
 
@@ -241,7 +245,7 @@ async def test_a_killed_api_server_makes_the_mirror_stale_and_changes_nothing(ow
 
         await until(is_stale, 10)
         assert SystemClock().now() - killed_at >= settings.stale_after - settings.watch_timeout
-        assert mirror.object_counts() == sizes
+        assert object_counts(mirror) == sizes
         assert mirror.get_server_parts(rid).pods and not mirror.get_server_parts(rid).gone
         await asyncio.to_thread(plane.start_apiserver)
         await kube_api.create("pods", own_pod(late), namespace)
@@ -274,7 +278,7 @@ async def test_an_idle_cluster_stays_fresh(kube: Cluster, namespace: str, kube_a
             mirror.check_fresh()
         assert [one.list_count for one in mirror.reflectors] == [1, 1, 1]
         for kind in (NODE, POD, SERVICE):
-            fresh_at = mirror.fresh_at(kind)
+            fresh_at = next(one.fresh_at for one in mirror.reflectors if one.kind is kind)
             assert fresh_at is not None
             assert SystemClock().now() - fresh_at < timedelta(seconds=2.5)
 

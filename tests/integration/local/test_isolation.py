@@ -199,7 +199,8 @@ async def test_a_way_that_does_not_work_here_is_refused_when_asked_for(mode: Iso
 
 async def test_the_best_way_is_found_without_being_asked_for() -> None:
     async with LocalWorld(SystemClock(), None) as world:
-        assert world.cluster.mode is NAMESPACES
+        assert world.cluster._isolation_result is not None
+        assert world.cluster._isolation_result.mode is NAMESPACES
         assert "namespaces" in world.cluster.isolation
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,7 +14,9 @@ import pytest
 from contracts.cloud_worlds import ours
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volumes import filesystem, snapshot_store, tree_copy
+from gpudev.adapters.local.volumes.contents import ContentsCounter
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
+from gpudev.adapters.local.volumes.tree_copy import CopyProgress
 from gpudev.adapters.local.volumes.volume_layout import VolumeOrSnapshot
 from gpudev.domain.disks.contents import Contents, DiskEntryKind
 from gpudev.domain.errors import ClusterError, Unavailable
@@ -178,13 +181,19 @@ async def until_trying(gate: Gate) -> None:
             await asyncio.sleep(0.001)
 
 
+def find_progress(world: VolumeWorld, token: str) -> CopyProgress | None:
+    """Of the volume or snapshot that is being made for this token."""
+    jobs = (world.cloud._jobs.get((thing, token)) for thing in VolumeOrSnapshot)
+    return next((job.progress for job, _ in filter(None, jobs)), None)
+
+
 async def test_a_snapshot_that_was_broken_off_is_completed_by_whoever_looks_next(
     world: VolumeWorld, gate: Gate
 ) -> None:
     volume_id = await big_disk(world, gate)
     begun = await world.cloud.ensure_snapshot(str(uuid4()), volume_id, ours())
     await until_trying(gate)
-    progress = world.cloud.progress(begun.snapshot_id)
+    progress = find_progress(world, begun.snapshot_id)
     assert progress is not None
     assert progress.size_bytes > 0
     await world.restart()
@@ -243,7 +252,7 @@ async def test_a_clone_goes_on_when_nobody_waits_and_is_joined_by_whoever_asks_a
     impatient.cancel()
     with pytest.raises(asyncio.CancelledError):
         await impatient
-    assert world.cloud.progress(token) is not None
+    assert find_progress(world, token) is not None
     assert await world.cloud.find_volume(token) is None, "it has no name before it is whole"
     gate.is_open = True
     assert seen(world.folders.volume_path(await clone())) == seen(world.folders.volume_path(volume_id))
@@ -359,7 +368,9 @@ async def test_two_processes_do_not_work_on_the_same_thing(world: VolumeWorld) -
     assert found.tags["late"] == "yes"
 
 
-async def test_contents_are_told_from_the_top_down_with_totals_of_everything(world: VolumeWorld) -> None:
+async def test_contents_are_told_from_the_top_down_with_totals_of_everything(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     volume = await world.new_volume()
     home = world.home(volume)
     for path in home.iterdir():
@@ -371,7 +382,9 @@ async def test_contents_are_told_from_the_top_down_with_totals_of_everything(wor
     (home / "link").symlink_to("/etc")
     os.utime(home / "z", (1_700_000_000, 1_700_000_000))
     snapshot = await world.snapshot(volume)
-    told = await world.cloud.volume_contents(volume.volume_id, most_entries=6)
+    monkeypatch.setattr("gpudev.adapters.local.volumes.snapshot_store.ContentsCounter", partial(ContentsCounter, 6))
+    shortened = await world.snapshot(volume)
+    told = await world.cloud.snapshot_contents(shortened.snapshot_id)
     assert [entry.path for entry in told.entries] == ["a", "link", "z", "a/deep", "a/deep/00", "a/deep/01"]
     assert [entry.kind for entry in told.entries[:3]] == [DiskEntryKind.FOLDER, DiskEntryKind.LINK, DiskEntryKind.FILE]
     assert (told.files, told.folders, told.size_bytes) == (52, 2, sum(range(50)) + 14)

@@ -15,8 +15,8 @@ from support.processor_world import World
 
 
 @pytest.fixture
-def world(world: World) -> World:
-    world.processor._queue_planner._from_long = 1
+def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("gpudev.processor.queue_planner.LONG_QUEUE", 1)
     return world
 
 
@@ -117,7 +117,6 @@ async def test_another_processor_keeps_the_promises(world: World) -> None:
     assert world.processor._lease is not None
     await world.stores.leases.release(world.processor._lease)
     world.processor = make_processor(world.stores, world.cluster, world.clock, world.settings.timing)
-    world.processor._queue_planner._from_long = 1
     world.clock.move(seconds=10)
     await world.turn()
     after = [await world.latest_start(rid) for rid in waiting[1:]]

@@ -50,7 +50,6 @@ async def test_a_processor_that_is_woken_while_it_is_stopped(processor: Processo
 @pytest.mark.parametrize("moments", MOMENTS)
 async def test_what_looks_after_the_inside_and_is_woken_while_it_is_stopped(processor: Processor, moments: int) -> None:
     inside = processor.addons
-    assert inside is not None
     task = asyncio.create_task(inside.run(lambda: False, LoopWatchdog(timedelta(seconds=120))))
     assert await stops(task, inside.wake, moments)
 

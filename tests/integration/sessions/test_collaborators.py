@@ -17,7 +17,6 @@ async def active(api: Api, client: httpx2.AsyncClient) -> tuple[str, Reservation
 
 async def let_work(api: Api) -> None:
     interiors = api.world.processor.addons
-    assert interiors is not None
     await interiors.begin_due()
     await interiors.wait_idle()
 
@@ -167,11 +166,11 @@ async def test_what_opened_jupyter_is_forgotten_with_its_dev_server(api: Api, ad
     assert secrets is not None
     assert (await ada.post(f"{jupyter}/enable")).status_code == 202
     assert await api.services.jupyter_keys.find_secrets(rid) == secrets, "twice is once"
-    await delete_old_rows(api.world.processor.addons._store._pool)  # type: ignore[union-attr,attr-defined]
+    await delete_old_rows(api.world.processor.addons._store._pool)  # type: ignore[attr-defined]
     assert await api.services.jupyter_keys.find_secrets(rid) == secrets
     await ada.post(users.replace("/users", "/cancel"))
     await api.world.turn()
-    await delete_old_rows(api.world.processor.addons._store._pool)  # type: ignore[union-attr,attr-defined]
+    await delete_old_rows(api.world.processor.addons._store._pool)  # type: ignore[attr-defined]
     assert await api.services.jupyter_keys.find_secrets(rid) is None
     assert (await ada.get(jupyter)).json()["state"] == "off"
 

@@ -69,6 +69,7 @@ def api_services(
         new_key_pair=generate_key_pair,
         disks=stores.disk_operations,
         disk_views=stores.disk_views,
+        disk_locations=stores.disk_locations,
         accounts=stores.accounts,
         nonces=stores.nonces,
         administration=stores.administration,

@@ -51,9 +51,6 @@ DISK_OPERATIONS = frozenset(action for action in Action if action.service == "ec
 NODE_OPERATIONS = frozenset({Action.DESCRIBE_GROUPS, Action.DESCRIBE_REFRESHES, Action.START_REFRESH})
 """`gpu-dev-server nodes groups` and `nodes refresh`."""
 
-EKS_ACCESS = frozenset({"eks:DescribeCluster", "sts:GetCallerIdentity"})
-"""In addition, for access to an EKS cluster from outside. AWS allows everybody sts:GetCallerIdentity."""
-
 
 def iam_policy(actions: frozenset[Action]) -> dict[str, object]:
     """IAM policy that allows exactly these actions."""

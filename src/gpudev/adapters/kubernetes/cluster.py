@@ -239,7 +239,7 @@ class KubernetesCluster:
         unwatched = not parts.gone and all(self._died_unwatched(pod) for pod in failed)
         if rejected or unwatched or observation.state.is_restartable:
             return replace(observation.state, is_restartable=True)
-        return self._with_crash_log(parts, observation)
+        return self._with_crash_log(observation)
 
     def _died_unwatched(self, pod: PodRecord) -> bool:
         """It had ended at our first observation, or before it and its kubelet reported late. Kubelets report whole
@@ -253,13 +253,12 @@ class KubernetesCluster:
         ]
         return pod.is_over and bool(ends) and max(ends) < self._watching_since.replace(microsecond=0)
 
-    def _with_crash_log(self, parts: ServerParts, observation: ServerObservation) -> ServerState:
+    def _with_crash_log(self, observation: ServerObservation) -> ServerState:
         """A failure is recorded once, so it waits for the crash log, which comes within seconds or not at all."""
         state, source = observation.state, observation.log_source
-        uid = next((pod.uid for pod in parts.pods if source is not None and pod.name == source.pod), None)
-        if source is None or uid is None or not self._starts_servers:
+        if source is None or not self._starts_servers:
             return state
-        crash_log = self._crash_logs.find_crash_log(uid, source.pod, source.container)
+        crash_log = self._crash_logs.find_crash_log(source.uid, source.pod, source.container)
         if crash_log is None:
             return _as_starting(state, "ended; reading its last log lines")
         return replace(state, reason=f"{state.reason}\nIts last log lines:\n{crash_log}") if crash_log else state

@@ -16,10 +16,8 @@ from uuid import UUID
 import structlog
 
 from gpudev.adapters.local.servers.state_folder import StateFolder
-from gpudev.adapters.local.volumes.contents import MOST_ENTRIES
 from gpudev.adapters.local.volumes.snapshot_store import LocalSnapshotStore, pending_snapshot_ids
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, translate_errors
-from gpudev.adapters.local.volumes.tree_copy import CopyProgress
 from gpudev.adapters.local.volumes.tree_removal import remove_folder
 from gpudev.adapters.local.volumes.volume_layout import (
     LocalSnapshotRecord,
@@ -110,10 +108,6 @@ class LocalCloud:
         """The record says how the snapshot was made, what was left out and why it failed."""
         return await asyncio.to_thread(self._snapshots.find_snapshot_record, snapshot_id)
 
-    async def volume_contents(self, volume_id: str, most_entries: int = MOST_ENTRIES) -> Contents:
-        """The contents of a volume as it is now."""
-        return await self._in_thread(self._volumes.volume_contents, volume_id, self._cleanup_job, most_entries)
-
     async def snapshot_contents(self, snapshot_id: str) -> Contents:
         """The contents as recorded when the snapshot was made."""
         record = await self.find_snapshot_record(snapshot_id)
@@ -121,17 +115,12 @@ class LocalCloud:
             raise ClusterError(f"complete snapshot {snapshot_id} not found")
         return Contents.from_json(dict(record.contents))
 
-    def progress(self, token: str) -> CopyProgress | None:
-        """Progress of the volume or snapshot that is being made for this token. None: no job is running."""
-        jobs = (self._jobs.get((thing, token)) for thing in VolumeOrSnapshot)
-        return next((job.progress for job, _ in filter(None, jobs)), None)
-
     # Changing
 
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
-        """Returns when the volume is complete. From a large snapshot that takes long: see `progress`."""
+        """Returns when the volume is complete. From a large snapshot that takes long."""
         volume_id = _id_from_token(token)
         wanted = LocalVolumeRecord(
             size_gb, self._clock.now(), zone, volume_id, {**tags, TOKEN_TAG: volume_id}, from_snapshot

@@ -84,10 +84,6 @@ class LocalCluster:
             return "The local cluster has not been started."
         return describe_isolation(self._isolation_result, self._launcher.limiter.describe(self._isolation_result.mode))
 
-    @property
-    def mode(self) -> IsolationMode | None:
-        return None if self._isolation_result is None else self._isolation_result.mode
-
     async def start(self) -> None:
         try:
             await self._start()

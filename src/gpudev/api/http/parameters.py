@@ -39,7 +39,7 @@ def _check_visible(text: str) -> str:
     return text
 
 
-def _check_type_name(text: str) -> str:
+def check_type_name(text: str) -> str:
     if not _TYPE_NAME.fullmatch(text):
         raise ValueError("must be a GPU type's name, like h100")
     return text
@@ -65,7 +65,7 @@ JobId = Annotated[
 ]
 Statuses = Annotated[list[Status], Query(alias="status", description="Only these statuses; repeat it for several")]
 GpuTypeFilter = Annotated[
-    Annotated[str, AfterValidator(_check_type_name)] | None,
+    Annotated[str, AfterValidator(check_type_name)] | None,
     Query(
         description="Only this GPU type",
         examples=["h100"],

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudev.api.http.openapi import problem_responses
+from gpudev.api.http.parameters import check_type_name
 from gpudev.api.http.responses import JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.domain.cluster import GpuType
@@ -28,17 +29,9 @@ log = structlog.get_logger()
 _MAX_DESCRIPTION = 200
 _SECRET_NAME = re.compile(r"password|secret|token|key|credential", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)[^/?#]*@")
-_TYPE_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
-
-
-def _check_type_name(text: str) -> str:
-    if not _TYPE_NAME.fullmatch(text):
-        raise ValueError("must be a GPU type's name, like h100")
-    return text
-
 
 TypeName = Annotated[
-    Annotated[str, AfterValidator(_check_type_name)],
+    Annotated[str, AfterValidator(check_type_name)],
     Path(description="A GPU type", examples=["h100"], json_schema_extra={"pattern": "^[A-Za-z0-9._-]{1,50}$"}),
 ]
 

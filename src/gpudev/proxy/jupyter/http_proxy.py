@@ -5,7 +5,6 @@ Who gets in is the workflow's to say, what is passed on the door's. The way ther
 
 import asyncio
 import html
-import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpudev.adapters.ssh_tunnels import SshReader, SshTunnels, SshWriter
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
 from gpudev.http_edge.audit import ProxyClient
-from gpudev.http_edge.error_responses import abort_response, problem_title, problem_type, to_error_response
+from gpudev.http_edge.error_responses import abort_response, to_error_response
 from gpudev.proxy.jupyter import headers as door
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.headers import Headers, JupyterPath
@@ -228,12 +227,4 @@ def jupyter_error_response(error: GpuDevError, request_id: str, as_page: bool) -
             f'<body style="font-family: sans-serif; margin: 4em"><h1>{phrase}</h1><p>{html.escape(refusal.detail)}</p>'
         )
         return HTMLResponse(page, refusal.status, headers)
-    problem = {
-        "type": problem_type(refusal.code),
-        "title": problem_title(refusal.code),
-        "status": refusal.status,
-        "detail": refusal.detail,
-        "code": refusal.code,
-        "request_id": request_id,
-    }
-    return Response(json.dumps(problem), refusal.status, headers, "application/problem+json")
+    return Response(refusal.problem_body(request_id), refusal.status, headers, "application/problem+json")

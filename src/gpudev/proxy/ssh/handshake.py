@@ -1,6 +1,5 @@
 """Handshake of an ssh session: what a request must look like, and how it is rejected."""
 
-import json
 import re
 import uuid
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import (
     DENIED_STATUSES,
     http_status,
-    problem_title,
-    problem_type,
     to_error_response,
 )
 from gpudev.http_edge.rate_limits import REQUEST_LIMITS, Rate, TokenBuckets, rate_limit_key
@@ -53,15 +50,7 @@ def parse_request(request: Request) -> tuple[str, str]:
 def handshake_error(error: errors.GpuDevError, request_id: str) -> Response:
     """As the API says no: a problem (RFC 9457)."""
     refused = to_error_response(error)
-    problem = {
-        "type": problem_type(refused.code),
-        "title": problem_title(refused.code),
-        "status": refused.status,
-        "detail": refused.detail,
-        "code": refused.code,
-        "request_id": request_id,
-    }
-    body = json.dumps(problem).encode()
+    body = refused.problem_body(request_id)
     headers = Headers(
         {
             "Content-Type": "application/problem+json",

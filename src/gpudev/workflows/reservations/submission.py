@@ -60,11 +60,10 @@ class Submission:
     timing: TimingSettings
     fixed_cluster: bool
     """True: no node will ever be added (one machine)."""
+    disk_limits: DiskSettings
+    disk_locations: DiskLocations
     has_disks: bool = True
     """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
-    disk_limits: DiskSettings | None = None
-    disk_locations: DiskLocations | None = None
-    """None: it does not matter where disks are."""
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
         fingerprint = _fingerprint(request)
@@ -180,11 +179,10 @@ class Submission:
         return replace(reservation, estimate=estimate, last_queue_update=now)
 
     async def _find_zone_constraint(self, reservation: Reservation, plan: QueuePlan | None) -> ZoneConstraint | None:
-        if self.disk_locations is None or reservation.disk_id is None or plan is None or not plan.zones:
+        if reservation.disk_id is None or plan is None or not plan.zones:
             return None
         places = await self.disk_locations.find_locations([reservation.disk_id])
-        move_takes = (self.disk_limits or DiskSettings()).move_takes
-        return constrain_to_disks([reservation], places, move_takes).get(reservation.reservation_id)
+        return constrain_to_disks([reservation], places, self.disk_limits.move_takes).get(reservation.reservation_id)
 
 
 def _check_names(request: SubmitRequest) -> None:

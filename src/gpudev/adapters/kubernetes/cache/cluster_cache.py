@@ -132,9 +132,6 @@ class ClusterCache:
                 raise Unavailable(f"the cluster's {one.kind.plural} have not been updated for {seconds}{problem}")
         return min(one.fresh_at for one in self.reflectors if one.fresh_at is not None)
 
-    def fresh_at(self, kind: ResourceKind) -> datetime | None:
-        return next(one.fresh_at for one in self.reflectors if one.kind is kind)
-
     def staleness(self) -> dict[str, float]:
         """Seconds since each kind was last known to be current; infinite before its first list."""
         now = self._clock.now()
@@ -178,15 +175,6 @@ class ClusterCache:
             if found.pods or found.gone or found.services or found.volumes:
                 self._parts[reservation_id] = found
         return found
-
-    def object_counts(self) -> dict[str, int]:
-        """Number of cached objects, by kind."""
-        return {
-            NODE.plural: len(self._node_store),
-            POD.plural: len(self._pod_store),
-            SERVICE.plural: len(self._service_store),
-            PERSISTENT_VOLUME.plural: len(self._volume_store),
-        }
 
     # Our own writes
 

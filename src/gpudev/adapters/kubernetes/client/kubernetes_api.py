@@ -99,8 +99,6 @@ class KubernetesApi:
 
     def __init__(self, credentials: CredentialSource, namespace: str) -> None:
         self.namespace = namespace
-        self.source = credentials.description
-        """For people: where the credentials come from."""
         self._transport = ApiTransport(credentials)
 
     async def close(self) -> None:
@@ -211,10 +209,9 @@ class KubernetesApi:
         change: Mapping[str, Any],
         *,
         namespace: str | None = None,
-        subresource: str = "",
     ) -> Manifest | None:
-        """Merge patch; `subresource`: of that part ("status"). None: not found."""
-        path = self._path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
+        """Merge patch. None: not found."""
+        path = self._path(kind, namespace, name)
         params = {"fieldManager": FIELD_MANAGER}
         try:
             response = await self._transport.request("PATCH", path, params, change, "application/merge-patch+json")

@@ -26,12 +26,10 @@ POD = ResourceKind("v1", "Pod", "pods")
 SERVICE = ResourceKind("v1", "Service", "services")
 SECRET = ResourceKind("v1", "Secret", "secrets")
 CONFIG_MAP = ResourceKind("v1", "ConfigMap", "configmaps")
-EVENT = ResourceKind("v1", "Event", "events")
 VOLUME_CLAIM = ResourceKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 PERSISTENT_VOLUME = ResourceKind("v1", "PersistentVolume", "persistentvolumes", is_namespaced=False)
 NODE = ResourceKind("v1", "Node", "nodes", is_namespaced=False)
 NAMESPACE = ResourceKind("v1", "Namespace", "namespaces", is_namespaced=False)
-SERVICE_ACCOUNT = ResourceKind("v1", "ServiceAccount", "serviceaccounts")
 NETWORK_POLICY = ResourceKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 STORAGE_CLASS = ResourceKind("storage.k8s.io/v1", "StorageClass", "storageclasses", is_namespaced=False)
 
@@ -42,12 +40,10 @@ _BY_NAME = {
         SERVICE,
         SECRET,
         CONFIG_MAP,
-        EVENT,
         VOLUME_CLAIM,
         PERSISTENT_VOLUME,
         NODE,
         NAMESPACE,
-        SERVICE_ACCOUNT,
         NETWORK_POLICY,
         STORAGE_CLASS,
     )

@@ -3,14 +3,11 @@
 It never follows a link. It keeps no more in memory than it returns, however many files there are.
 """
 
-import contextlib
 import os
 import stat
 from bisect import insort
-from collections.abc import Callable
 from datetime import UTC, datetime
 
-from gpudev.adapters.local.volumes.tree_walk import TreeWalk
 from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 
 MOST_ENTRIES = 1000
@@ -49,52 +46,6 @@ class ContentsCounter:
             for _, path, mode, size, mtime_ns in self._nearest
         )
         return Contents(self._files, self._folders, self._bytes, entries)
-
-
-def list_contents(top: int, most_entries: int = MOST_ENTRIES, check: Callable[[], None] = lambda: None) -> Contents:
-    """`top`: the open folder. `check` is called for every entry; an exception from it stops the listing."""
-    counter = ContentsCounter(most_entries)
-    walk = TreeWalk(top)
-    try:
-        pending = [_count_files(walk, counter, check)]
-        while pending:
-            if not pending[-1]:
-                pending.pop()
-                if pending:
-                    del pending[len(pending) + 1 - walk.leave() :]
-            elif (found := _enter(walk, pending[-1].pop())) is not None:
-                counter.add(walk.depth - 1, walk.path, found)
-                pending.append(_count_files(walk, counter, check))
-    finally:
-        walk.close()
-    return counter.to_contents()
-
-
-def _count_files(walk: TreeWalk, counter: ContentsCounter, check: Callable[[], None]) -> list[str]:
-    """Count all entries but folders, and return the folders' names.
-
-    A folder is examined only when it is entered: a mount that never answers may be there.
-    """
-    folders: list[str] = []
-    prefix = f"{walk.path}/" if walk.depth else ""
-    with os.scandir(walk.fd) as entries:
-        for entry in entries:
-            check()
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                found = os.stat(entry.name, dir_fd=walk.fd, follow_symlinks=False)
-                counter.add(walk.depth, prefix + entry.name, found)
-    return folders
-
-
-def _enter(walk: TreeWalk, name: str) -> os.stat_result | None:
-    """None: removed, replaced by something else, or closed to us."""
-    try:
-        return walk.enter(name)
-    except OSError:
-        return None
 
 
 def _entry_kind(mode: int) -> DiskEntryKind:

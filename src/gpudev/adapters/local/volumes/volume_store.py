@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpudev.adapters.local.servers.state_folder import InvalidServerRecord, StateFolder
-from gpudev.adapters.local.volumes.contents import MOST_ENTRIES, list_contents
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import sync_filesystem
 from gpudev.adapters.local.volumes.snapshot_store import pending_snapshot_ids
@@ -26,7 +25,6 @@ from gpudev.adapters.local.volumes.volume_layout import (
     VolumeOrSnapshot,
     is_id,
 )
-from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import SnapshotState, Volume
 from gpudev.ports.cluster import ServerSpec
@@ -53,17 +51,6 @@ class LocalVolumeStore:
             return None
         with translate_errors(f"cannot read volume {volume_id}"):
             return self._find_attached_volume(volume_id, self._holders())
-
-    def volume_contents(self, volume_id: str, job: ThreadJob, most_entries: int = MOST_ENTRIES) -> Contents:
-        """The contents of a volume as it is now."""
-        with translate_errors(f"cannot read volume {volume_id}"):
-            if not is_id(volume_id):
-                raise volume_not_found(volume_id)
-            try:
-                with open_directory(self._layout.volume_path(volume_id)) as top:
-                    return list_contents(top, most_entries, job.check)
-            except FileNotFoundError:
-                raise volume_not_found(volume_id) from None
 
     def _find_attached_volume(self, volume_id: str, holders: Mapping[str, tuple[str, ...]]) -> Volume | None:
         record = self._find_record(volume_id)

@@ -124,7 +124,6 @@ def _outcome_from_row(row: asyncpg.Record) -> EstimateOutcome:
 # It is unpacked as far as somebody asks: a reader of one place pays for one place.
 
 
-PLANS_CHANNEL = "queue_plans"
 _MICROSECOND = timedelta(microseconds=1)
 
 

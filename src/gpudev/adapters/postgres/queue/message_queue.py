@@ -103,7 +103,9 @@ class PostgresMessageQueue:
         async with self._pool.transaction() as connection:
             body = await _take_message(connection, letters, msg_id)
             body = {name: value for name, value in body.items() if name not in ("failures", "error")}
-            await connection.execute("SELECT pgmq.send($1, $2::jsonb)", queue, {**body, "cause": "retried"})
+            await connection.execute(
+                "SELECT pgmq.send($1, $2::jsonb)", queue, {**body, "cause": MessageCause.RETRIED.value}
+            )
 
     async def drop_message(self, queue: str, msg_id: int) -> None:
         async with self._pool.transaction() as connection:
