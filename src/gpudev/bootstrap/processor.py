@@ -31,8 +31,7 @@ from gpudev.processor.addon_reconciler import AddonReconciler
 from gpudev.processor.cluster_publisher import ClusterPublisher, NodeGroupsState
 from gpudev.processor.disk_attachment import DiskAttacher
 from gpudev.processor.disk_worker import DiskWorker
-from gpudev.processor.planning_loop import Processor
-from gpudev.processor.planning_records import PlanningRecorder
+from gpudev.processor.planning_loop import PlanningRecorder, Processor
 from gpudev.processor.queue_planner import DiskZones, QueuePlanner
 from gpudev.settings import FairShareSettings, Settings, TimingSettings
 from gpudev.workflows.disks.operations import DiskOperations

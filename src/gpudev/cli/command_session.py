@@ -1,10 +1,62 @@
 """What a command works with: preferences, the API's address, and the API, logged in."""
 
+import json
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any, TypeVar
 
-from gpudev.cli.api_calls import CommandApi
 from gpudev.sdk import client_session
 from gpudev.sdk.credentials import Credential
+from gpudev.sdk.http.api_client import ApiClient
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply, job_path
+from gpudev.sdk.http.routines import Routine, SyncDriver
+from gpudev.sdk.http.transport import HttpRequest, HttpTransport, WebSocketConnection
+from gpudev.wire.reservations import JobList
+
+_T = TypeVar("_T")
+
+
+class CommandApi:
+    """The SDK's routines, run to their end, with raw responses for `--json`."""
+
+    def __init__(self, core: ApiClient, transport: HttpTransport) -> None:
+        self.client = core
+        self._transport = transport
+        self._driver = SyncDriver(transport)
+
+    def run(self, routine: Routine[_T]) -> _T:
+        """What it comes to."""
+        return self._driver.run(routine)
+
+    def fetch(self, call: ApiCall[_T]) -> ApiReply[_T]:
+        return self._driver.run(self.client.fetch(call))
+
+    def revoke_key(self) -> None:
+        """The key this asks with is none any more."""
+        self._driver.run(self.client.revoke_key())
+
+    def open_tunnel(self, job_id: str) -> WebSocketConnection:
+        """To the ssh server of this dev server, through the proxy: a token first, then the way that it opens."""
+        from gpudev.sdk.http.session_endpoints import create_proxy_token
+
+        token = self.fetch(create_proxy_token(job_id)).value
+        transport = self._transport if token.url is None else HttpTransport(token.url, name="the proxy")
+        path = f"{job_path(token.reservation_id)}/ssh"
+        opened = transport.open_websocket(HttpRequest("GET", path, headers={"Authorization": f"Bearer {token.token}"}))
+        if isinstance(opened, WebSocketConnection):
+            return opened
+        raise self.client.error_from(opened)
+
+
+def list_all_jobs(api: CommandApi, query: Mapping[str, Any], limit: int) -> ApiReply[JobList]:
+    """One page is the API's answer untouched; several are put together in the same form."""
+    pages = api.run(api.client.list_job_pages(query, limit))
+    if len(pages) == 1:
+        return pages[0]
+    raw = [job for page in pages for job in json.loads(page.raw)["jobs"]]
+    jobs = [job for page in pages for job in page.value.jobs]
+    cursor = pages[-1].value.next_cursor
+    return ApiReply(json.dumps({"jobs": raw, "next_cursor": cursor}).encode(), JobList(jobs=jobs, next_cursor=cursor))
 
 
 class CommandSession(client_session.ClientSession):

@@ -9,7 +9,8 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
@@ -30,7 +31,7 @@ from gpudev.planning.reservations.stale_requests import decide_max_wait, without
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, ClusterState, ProcessorCordons
 from gpudev.ports.leases import Lease, LeaseStore
-from gpudev.ports.queue import MessageQueue, QueueMessage
+from gpudev.ports.queue import MessageQueue, PlanningRecordStore, QueueMessage
 from gpudev.ports.reservations import ReservationStore, UnreleasedView
 from gpudev.ports.sessions import PersonalizationStore
 from gpudev.ports.tracing import NO_TRACER, Tracer
@@ -40,7 +41,6 @@ from gpudev.processor.disk_attachment import DiskAttacher
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.processor.effect_runner import EffectRunner
 from gpudev.processor.expiry_report import ExpiryReport
-from gpudev.processor.planning_records import PlanningRecorder
 from gpudev.processor.queue_planner import QueuePlanner
 from gpudev.processor.telemetry import log_changes, request_ids_of, trace_changes
 from gpudev.processor.workers import Wakeup
@@ -150,7 +150,7 @@ class Processor:
         cordons: ProcessorCordons,
         queue_planner: QueuePlanner,
         publisher: ClusterPublisher,
-        planning_records: PlanningRecorder,
+        planning_records: "PlanningRecorder",
         clock: Clock,
         timing: TimingSettings,
         addons: AddonReconciler,
@@ -492,3 +492,38 @@ class Processor:
 def _server_owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
     """Who may have a dev server: whoever has a place. One that waits has none, or none any more."""
     return {reservation.reservation_id for reservation in reservations if reservation.shares}
+
+
+# Records which requests the planner has examined, to tell stale requests from queued ones.
+#
+# Written now and then only: minutes matter here, not seconds.
+
+
+_RECORD_EVERY = timedelta(seconds=20)
+
+
+class PlanningRecorder:
+    def __init__(self, store: PlanningRecordStore) -> None:
+        self._store = store
+        self._last: tuple[int, datetime] | None = None
+
+    async def record_examined(
+        self, lease: Lease, reservations: Sequence[Reservation], broken: Collection[str], now: datetime
+    ) -> None:
+        """`broken`: types that could not be planned, so that nobody of them was looked at."""
+        if self._last is not None:
+            epoch, at = self._last
+            if epoch == lease.epoch and timedelta(0) <= now - at < _RECORD_EVERY:
+                return
+        by_type: defaultdict[str, list[int]] = defaultdict(list)
+        for row in reservations:
+            if row.status.is_waiting and row.gpu_type not in broken:
+                by_type[row.gpu_type].append(row.seq)
+        await self._store.record_examined(lease, by_type, now)
+        self._last = (lease.epoch, now)
+
+    async def load_orphans(self) -> Mapping[ReservationId, datetime]:
+        return await self._store.load_orphans()
+
+    async def save_orphans(self, first_observed: Mapping[ReservationId, datetime]) -> None:
+        await self._store.save_orphans(first_observed)

@@ -14,7 +14,7 @@ import pytest
 
 from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.api import app
-from gpudev.api.http.event_stream import EventStream, StreamItem
+from gpudev.api.http.responses import EventStream, StreamItem
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpudev.adapters.kubernetes.cache.cluster_cache import ClusterCache
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServiceRecord
 from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
-from gpudev.adapters.kubernetes.observation.incremental_state import IncrementalState
+from gpudev.adapters.kubernetes.cluster import IncrementalState
 from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
 from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
 from gpudev.domain.cluster import load_catalogue

@@ -15,7 +15,7 @@ import structlog
 
 from gpudev.adapters.change_signal import ChangeSignal
 from gpudev.adapters.kubernetes.cache.cluster_cache import ClusterCache
-from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
+from gpudev.adapters.kubernetes.cache.object_records import NodeRecord, PodRecord, ServerParts
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, connect_api
 from gpudev.adapters.kubernetes.objects.compute_resources import (
     catalogue_resources,
@@ -30,8 +30,8 @@ from gpudev.adapters.kubernetes.objects.pod_manifest import (
     StorageClaims,
 )
 from gpudev.adapters.kubernetes.observation.home_contents import find_home_contents
-from gpudev.adapters.kubernetes.observation.incremental_state import IncrementalState
-from gpudev.adapters.kubernetes.observation.node_state import sum_daemon_requests
+from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type, gpu_types_by_instance
+from gpudev.adapters.kubernetes.observation.node_state import NodeStates, compute_node_state, sum_daemon_requests
 from gpudev.adapters.kubernetes.observation.pod_failures import (
     find_pod_failure,
     find_rejecting_component,
@@ -49,7 +49,7 @@ from gpudev.adapters.kubernetes.provisioning.server_objects import (
     delete_server_objects,
     delete_server_pods,
 )
-from gpudev.domain.cluster import SLOTS_PER_CPU_NODE, Catalogue, NodeShare
+from gpudev.domain.cluster import SLOTS_PER_CPU_NODE, Catalogue, GpuType, Node, NodeShare
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.domain.ids import ReservationId
@@ -352,3 +352,78 @@ def _without_uids(parts: ServerParts, uids: set[str]) -> ServerParts:
         services=tuple(service for service in parts.services if service.uid not in uids),
         volumes=tuple(volume for volume in parts.volumes if volume.uid not in uids),
     )
+
+
+# States of nodes and servers, computed again only where records have changed.
+#
+# With thousands of dev servers nearly all are unchanged since the last observation. `node_state` and `server_state`
+# compute the states; this adds nothing to them.
+
+
+class IncrementalState:
+    def __init__(self, cache: ClusterCache, catalogue: Catalogue, settings: KubernetesSettings) -> None:
+        self._cache = cache
+        self._catalogue = catalogue
+        self._types_by_instance = gpu_types_by_instance(catalogue)
+        self._settings = settings
+        self._nodes: dict[str, tuple[NodeRecord, tuple[PodRecord, ...], Node | str]] = {}
+        self._servers: dict[ReservationId, tuple[ServerParts, tuple[NodeRecord | None, ...], ServerObservation]] = {}
+
+    def compute_nodes(self) -> NodeStates:
+        """Ordered by name. An ignored node is logged once."""
+        records = self._cache.nodes
+        self._drop_removed()
+        nodes: list[Node] = []
+        ignored: dict[str, str] = {}
+        for name in sorted(records):
+            found = self._compute_node(records[name])
+            if isinstance(found, Node):
+                nodes.append(found)
+            else:
+                ignored[name] = found
+        return NodeStates(tuple(nodes), ignored)
+
+    def compute_server(self, parts: ServerParts, now: datetime) -> ServerObservation:
+        nodes = self._cache.nodes
+        pod_nodes = tuple(nodes.get(pod.node) if pod.node is not None else None for pod in parts.pods)
+        known = self._servers.get(parts.reservation_id)
+        if known is not None and known[0] is parts and all(a is b for a, b in zip(known[1], pod_nodes, strict=True)):
+            return known[2]
+        observation = compute_server_state(parts, nodes, now, self._settings)
+        if observation.state.phase is ServerPhase.READY:  # the state of all others also depends on the time
+            self._servers[parts.reservation_id] = (parts, pod_nodes, observation)
+        else:
+            self._servers.pop(parts.reservation_id, None)
+        return observation
+
+    def _drop_removed(self) -> None:
+        for name in self._nodes.keys() - self._cache.nodes.keys():
+            del self._nodes[name]
+        for reservation_id in self._servers.keys() - self._cache.reservation_ids():
+            del self._servers[reservation_id]
+
+    def _compute_node(self, record: NodeRecord) -> Node | str:
+        pods = self._cache.pods_on(record.name)
+        known = self._nodes.get(record.name)
+        if known is not None and known[0] is record and known[1] is pods:
+            return known[2]
+        gpu_type = find_gpu_type(record, self._catalogue, self._types_by_instance, self._settings.gpu_type_label)
+        found = (
+            compute_node_state(record, gpu_type, pods, self._settings) if isinstance(gpu_type, GpuType) else gpu_type
+        )
+        if isinstance(found, str) and (known is None or known[2] != found):
+            log_ignored = log.warning if record.gpus else log.info
+            log_ignored("node.ignored", node=record.name, gpus=record.gpus, reason=found)
+        if isinstance(found, Node):
+            self._log_blocking_taints(record, None if known is None else known[0])
+        self._nodes[record.name] = (record, pods, found)
+        return found
+
+    def _log_blocking_taints(self, record: NodeRecord, before: NodeRecord | None) -> None:
+        """Only taints that a person set. Those of Kubernetes itself come and go with the node's state."""
+        if before is not None and before.taints == record.taints:
+            return
+        taints = set(record.taints) - set(self._settings.tolerated_taints)
+        chosen = sorted(key for key in taints if not key.partition("/")[0].endswith("kubernetes.io"))
+        if chosen:
+            log.warning("node.blocked_by_taint", node=record.name, taints=chosen, setting="GPU_DEV_TOLERATED_TAINTS")

@@ -6,9 +6,8 @@ from gpudev.adapters.postgres.access.audit_log import PostgresAuditLog
 from gpudev.adapters.postgres.access.invitations import PostgresInvitations, PostgresUsedTokens
 from gpudev.adapters.postgres.access.login import PostgresAccounts, PostgresNonces
 from gpudev.adapters.postgres.access.users import PostgresUserAdministration, PostgresUsers
-from gpudev.adapters.postgres.cluster.cordons import PostgresCordons
 from gpudev.adapters.postgres.cluster.gpu_types import PostgresAvailability, PostgresCatalogue
-from gpudev.adapters.postgres.cluster.nodes import PostgresNodes
+from gpudev.adapters.postgres.cluster.nodes import PostgresCordons, PostgresNodes
 from gpudev.adapters.postgres.database.leases import PostgresLeases, PostgresReconcileLocks
 from gpudev.adapters.postgres.database.pool import Pool
 from gpudev.adapters.postgres.disks.attachments import PostgresAttachments, PostgresDiskContents
@@ -18,10 +17,10 @@ from gpudev.adapters.postgres.disks.views import PostgresDiskLocations, Postgres
 from gpudev.adapters.postgres.queue.estimates import PostgresEstimates, PostgresQueuePlans
 from gpudev.adapters.postgres.queue.message_queue import PostgresMessageQueue
 from gpudev.adapters.postgres.queue.planning_records import PostgresPlanningRecords
-from gpudev.adapters.postgres.reservations.guarded_writes import fail_reservation
 from gpudev.adapters.postgres.reservations.notifications import PostgresNotifications
 from gpudev.adapters.postgres.reservations.personalization import PostgresPersonalizations
 from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
+from gpudev.adapters.postgres.reservations.reservation_rows import fail_reservation
 from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations, UnreleasedCache
 from gpudev.adapters.postgres.sessions.addons import PostgresAddons
 from gpudev.adapters.postgres.sessions.proxy_tokens import PostgresProxyTokens

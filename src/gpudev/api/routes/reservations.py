@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudev.api.http.event_stream import EventStream
 from gpudev.api.http.openapi import SUBMIT_EXAMPLES, event_stream_response, problem_responses
 from gpudev.api.http.parameters import (
     AllUsers,
@@ -24,7 +23,7 @@ from gpudev.api.http.parameters import (
     decode_cursor,
     encode_cursor,
 )
-from gpudev.api.http.responses import JsonResponse
+from gpudev.api.http.responses import EventStream, JsonResponse
 from gpudev.api.http.routing import Caller, V1Route
 from gpudev.api.request_guard import RequestGuard
 from gpudev.domain.access.users import User

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.adapters.postgres.queue.message_queue import send_message
-from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
+from gpudev.adapters.postgres.reservations.reservation_rows import write_changes
 from gpudev.domain.errors import Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import MessageCause

@@ -13,8 +13,8 @@ from gpudev.adapters.postgres.disks.quota import apply_disk_quota, may_create_di
 from gpudev.adapters.postgres.queue.estimates import write_estimates
 from gpudev.adapters.postgres.queue.message_queue import current_request_id, send_message
 from gpudev.adapters.postgres.reservations import reservation_rows
-from gpudev.adapters.postgres.reservations.guarded_writes import write_changes, write_queue_updates
 from gpudev.adapters.postgres.reservations.personalization import delete_personalizations, insert_personalization
+from gpudev.adapters.postgres.reservations.reservation_rows import write_changes, write_queue_updates
 from gpudev.domain.disks.names import DEFAULT_DISK, NO_DISK
 from gpudev.domain.errors import DiskHeld, IdempotencyMismatch, IdTaken, LimitReached, NotFound, Stale
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_disk_id, pod_name, short_id

@@ -6,7 +6,7 @@ from datetime import datetime
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.reservations.guarded_writes import write_changes
+from gpudev.adapters.postgres.reservations.reservation_rows import write_changes
 from gpudev.domain.errors import LimitReached, Stale
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.changes import Change

@@ -21,7 +21,7 @@ from gpudev.sdk.preferences import API_URL
 from gpudev.wire.access import InvitationLoginRequest, LoginMethod
 
 if TYPE_CHECKING:
-    from gpudev.cli.api_calls import CommandApi
+    from gpudev.cli.command_session import CommandApi
 
 METHOD = "invitation"
 _LONGEST_LINK = 4096

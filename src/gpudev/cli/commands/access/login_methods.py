@@ -10,7 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from gpudev.cli.api_calls import CommandApi
+from gpudev.cli.command_session import CommandApi
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.errors import RateLimited
 from gpudev.sdk.api_address import ApiAddress

@@ -6,8 +6,7 @@ import time
 from typing import TypeVar
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import CommandApi
-from gpudev.cli.command_session import CommandSession
+from gpudev.cli.command_session import CommandApi, CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk.errors import NotFound, Unreachable
 from gpudev.sdk.http.disk_endpoints import wait_for_operation as wait

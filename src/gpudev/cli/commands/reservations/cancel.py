@@ -5,8 +5,7 @@ import json
 import click
 
 from gpudev.cli import exit_codes, formatting, output
-from gpudev.cli.api_calls import list_all_jobs
-from gpudev.cli.command_session import CommandSession
+from gpudev.cli.command_session import CommandSession, list_all_jobs
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.exit_codes import usage_error
 from gpudev.cli.options import ID, api_options

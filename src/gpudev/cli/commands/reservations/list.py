@@ -3,8 +3,8 @@
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import list_all_jobs as list_pages
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.command_session import list_all_jobs as list_pages
 from gpudev.cli.options import TEXT, api_options
 from gpudev.domain.reservations.lifecycle import LIVE, Status
 

@@ -13,8 +13,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from gpudev.cli import formatting, output
-from gpudev.cli.api_calls import CommandApi
-from gpudev.cli.command_session import CommandSession
+from gpudev.cli.command_session import CommandApi, CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import ClientError, Forbidden, Unauthenticated, Unreachable
