@@ -1,4 +1,4 @@
-"""Ed25519 key pairs in OpenSSH's formats: host keys of dev servers, keys of gangs and Jupyter."""
+"""Ed25519 key pairs in OpenSSH's formats: for dev servers (host keys), gangs and Jupyter."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -1,8 +1,8 @@
-"""Actions on volumes and snapshots. Each may be repeated, also by another process after a crash.
+"""Actions on EBS volumes and snapshots. Each may be repeated.
 
-EC2 creates one volume per client token. Snapshots have no client token: we search by tag, send the creation once
-without retries, and search again when its result is unknown. A new resource may not be visible everywhere yet, so ids
-that this process created are remembered for a while.
+Another process may also repeat an action, after a crash. EC2 creates one volume per client token. Snapshots have no
+client token: we search by tag, send the creation once without retries, and search again when its result is unknown. A
+new resource may not be visible everywhere yet, so ids that this process created are remembered for a while.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Access without the cache, for commands that run once: cluster state, machines, pod removal.
+"""Access without the cache, for commands: cluster state, machines, removal of pods.
 
 Nodes and pods are listed once; nothing is watched. States are computed from the same records as in the cache. Only the
 JSON fields that these need are decoded, so that an observation takes little longer than the download.

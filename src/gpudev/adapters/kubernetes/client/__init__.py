@@ -1,1 +1,1 @@
-"""Client of the Kubernetes API server: credentials, transport, calls and their permissions (RBAC)."""
+"""Client of the Kubernetes API server: credentials, transport, calls, RBAC rules."""

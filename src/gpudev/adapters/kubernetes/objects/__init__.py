@@ -1,1 +1,1 @@
-"""Kubernetes objects as values: labels, manifests of a dev server's objects, compute resources. Pure."""
+"""Kubernetes objects of dev servers as values: labels, manifests, resources. Pure."""

@@ -1,4 +1,4 @@
-"""CPU, memory and GPUs: quantities, requests of pods, a dev server's share of its node. Pure.
+"""CPU, memory and GPUs: quantities, pod requests, a dev server's share of its node. Pure.
 
 Requests are summed as the scheduler does. Init containers run one after the other before the others start, so a pod
 needs the larger of two: the largest init container, or all other containers together. Init containers with
