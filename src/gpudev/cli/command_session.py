@@ -83,6 +83,6 @@ class CommandSession(client_session.ClientSession):
         return CommandApi(self.single_try_client(), self.new_transport())
 
     def log_in_again(self, stored: Credential) -> Credential:
-        from gpudev.cli.commands.access import login_methods
+        from gpudev.cli import login_methods
 
         return self.store_credential(login_methods.log_in_again(self, stored))

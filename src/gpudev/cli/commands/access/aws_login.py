@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpudev.cli import output
-from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error
+from gpudev.cli.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.domain.access import login as aws_login
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.credentials import Credential

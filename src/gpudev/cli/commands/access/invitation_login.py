@@ -2,15 +2,14 @@
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import click
 
 from gpudev import paths
 from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.cli.config import store_preference
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.login_methods import LoginApi, LoginOptions, LoginSession, credential_from
 from gpudev.domain.access.invitations import InvitationLink, parse_invitation_link
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.api_address import region_of
@@ -19,9 +18,6 @@ from gpudev.sdk.http import access_endpoints
 from gpudev.sdk.http.certificate_pins import store_pin
 from gpudev.sdk.preferences import API_URL
 from gpudev.wire.access import InvitationLoginRequest, LoginMethod
-
-if TYPE_CHECKING:
-    from gpudev.cli.command_session import CommandApi
 
 METHOD = "invitation"
 _LONGEST_LINK = 4096
@@ -61,7 +57,7 @@ def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str,
     )
 
 
-def _exchange(api: "CommandApi", link: InvitationLink) -> Credential:
+def _exchange(api: LoginApi, link: InvitationLink) -> Credential:
     call = access_endpoints.log_in_with_invitation(InvitationLoginRequest(secret=link.secret))
     return credential_from(api.fetch(call).value, {"method": METHOD})
 

@@ -68,7 +68,7 @@ def login(
             ExitCode.AUTH, f"nothing is known of how you log in to {session.address.url}", "Run `gpu-dev login`"
         )
     else:
-        from gpudev.cli.commands.access import login_methods
+        from gpudev.cli import login_methods
 
         credential = session.store_credential(
             login_methods.log_in(session, login_methods.LoginOptions(method, profile, by_device))

@@ -12,9 +12,9 @@ from typing import Any
 
 from gpudev import paths
 from gpudev.cli.commands.access import oidc_browser, oidc_device
-from gpudev.cli.commands.access.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, OidcTokens, ask_for_tokens, discover
 from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.cli.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.domain.access.login import server_name
 from gpudev.sdk import credentials
 from gpudev.sdk.credentials import Credential

@@ -7,8 +7,8 @@ import click
 
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.job_selection import choose_job
 from gpudev.cli.commands.reservations import detached_runs, history
-from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.commands.sessions.connection_setup import choose_route
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.cli.options import ID

@@ -9,9 +9,9 @@ import click
 
 from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.personalization import choose_personalization as chosen_setup
 from gpudev.cli.commands.reservations.personalization import personalization_options
-from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.signals import signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.exit_codes import CliError, ExitCode

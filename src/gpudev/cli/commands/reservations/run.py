@@ -10,8 +10,8 @@ import click
 
 from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations import detached_runs
-from gpudev.cli.commands.reservations.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.reserve import build_request, reservation_options, submit_request
 from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.commands.sessions import ssh_config

@@ -7,8 +7,8 @@ import click
 
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands.job_selection import choose_job
 from gpudev.cli.commands.reservations import history as histories
-from gpudev.cli.commands.reservations.job_selection import choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.http.event_stream import has_ended

@@ -8,17 +8,18 @@ begins with `method`, or raises CliError. WAYS names them.
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gpudev.cli.command_session import CommandApi
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.errors import RateLimited
 from gpudev.sdk.api_address import ApiAddress
 from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
 from gpudev.sdk.http.access_endpoints import list_login_methods
+from gpudev.sdk.http.endpoints import ApiCall, ApiReply
 from gpudev.wire.access import LoginMethod, LoginView
 
+_T = TypeVar("_T")
 LOGIN_METHODS: Mapping[str, str] = MappingProxyType(
     {
         "aws": "gpudev.cli.commands.access.aws_login",
@@ -28,8 +29,16 @@ LOGIN_METHODS: Mapping[str, str] = MappingProxyType(
 )
 
 
+class LoginApi(Protocol):
+    """The API, as far as a login needs it."""
+
+    def fetch(self, call: ApiCall[_T]) -> ApiReply[_T]: ...
+
+    def revoke_key(self) -> None: ...
+
+
 class LoginSession(Protocol):
-    """What a login needs of the command's session."""
+    """The command's session, as far as a login needs it."""
 
     @property
     def address(self) -> ApiAddress: ...
@@ -37,9 +46,9 @@ class LoginSession(Protocol):
     @property
     def env(self) -> Mapping[str, str]: ...
 
-    def anonymous_api(self) -> CommandApi: ...
+    def anonymous_api(self) -> LoginApi: ...
 
-    def api_with_key(self, key: str) -> CommandApi: ...
+    def api_with_key(self, key: str) -> LoginApi: ...
 
 
 class LoginOptions(NamedTuple):
