@@ -11,8 +11,8 @@ import pytest
 
 from gpudev.domain import ids
 from gpudev.domain.cluster import Node
+from gpudev.planning.queue.start_quotes import LONG_QUEUE_AHEAD
 from gpudev.settings import LimitSettings
-from gpudev.workflows.queue_position import LONG_QUEUE_AHEAD
 from gpudev.workflows.reservations import submission
 from support.api.harness import Api, identifier, public_key, refused, submit
 

@@ -16,6 +16,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.cluster.availability import PlannedUse, compute_availability, free_units, usage_timeline
 from gpudev.planning.queue.plan import Request
+from gpudev.planning.queue.start_quotes import allocations_of, estimate_position
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import AvailabilityRow, CatalogueStore, NodeStore
 from gpudev.ports.queue import PlanStore
@@ -23,7 +24,6 @@ from gpudev.ports.reservations import UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
 from gpudev.wire.queue import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
-from gpudev.workflows.queue_position import allocations_of, estimate_position
 from gpudev.workflows.reservation_views import current_estimate, minutes_until, sees_everything, wait_minutes
 
 _LAST_IN_LINE = 2**62

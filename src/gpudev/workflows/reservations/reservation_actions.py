@@ -14,13 +14,13 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
 from gpudev.planning.queue.queue_input import to_allocation
+from gpudev.planning.queue.start_quotes import allocations_of, queued_requests, with_zones
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import NodeStore
 from gpudev.ports.queue import PlanStore
 from gpudev.ports.reservations import ExtensionCount, ReservationStore, UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.workflows.guarded import retry_on
-from gpudev.workflows.queue_position import allocations_of, queued_requests, with_zones
 from gpudev.workflows.reservation_views import find_job, sees_everything
 
 

@@ -23,6 +23,7 @@ from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.domain.reservations.personalization import Personalization, check_personalization
 from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.planning.queue.queue_input import to_request
+from gpudev.planning.queue.start_quotes import LONG_QUEUE_AHEAD, estimate_in_long_queue, estimate_position
 from gpudev.planning.queue.zone_constraints import constrain_to_disks
 from gpudev.planning.reservations.admission import AdmissionRequest, Admitted, NotAdmitted, UserUsage, admit_request
 from gpudev.ports.access import PublicKeySource
@@ -33,7 +34,6 @@ from gpudev.ports.reservations import JobQuery, ReservationStore, UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.reservations import SubmitRequest
 from gpudev.workflows.guarded import retry_on
-from gpudev.workflows.queue_position import LONG_QUEUE_AHEAD, estimate_in_long_queue, estimate_position
 
 _MOST_LIVE_COUNTED = 10_000
 _LONGEST_WAIT_HOURS = 24 * 365

@@ -9,7 +9,7 @@ import asyncpg
 
 from gpudev.adapters.postgres.database.leases import check_epoch
 from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.disks.quota import apply_disk_quota, may_create_disk
+from gpudev.adapters.postgres.disks.operations import apply_disk_quota, may_create_disk
 from gpudev.adapters.postgres.queue.estimates import write_estimates
 from gpudev.adapters.postgres.queue.message_queue import current_request_id, send_message
 from gpudev.adapters.postgres.reservations import reservation_rows
