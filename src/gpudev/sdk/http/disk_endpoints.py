@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from gpudev.domain.backoff import growing_pauses
 from gpudev.sdk.errors import OperationFailed, Unreachable
 from gpudev.sdk.http.api_client import ApiClient
 from gpudev.sdk.http.endpoints import ApiCall, ApiReply, idempotent_call, path_segment, read_call
@@ -104,12 +105,12 @@ def wait_for_operation(
 ) -> Routine[ApiReply[OperationView]]:
     """`on_change` is told of each look at it, `on_lost` when the API stays away; after `patience` seconds of that it
     is given up."""
-    reply, pause, heard_at = first, _FIRST_PAUSE, now()
+    reply, heard_at = first, now()
+    pauses = growing_pauses(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
     while reply.value.state not in ("done", "failed"):
         if on_change is not None:
             yield Notify(on_change, reply.value)
-        yield Pause(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        yield Pause(next(pauses))
         try:
             reply = yield from core.fetch(get_operation(reply.value.disk_name, reply.value.operation_id))
         except Unreachable as error:

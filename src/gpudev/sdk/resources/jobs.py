@@ -5,6 +5,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Unpack
 
+from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.reservations.lifecycle import LIVE
 from gpudev.sdk.errors import NotInTime
 from gpudev.sdk.http import endpoints, event_stream, session_endpoints
@@ -55,15 +56,14 @@ class JobMethods(Resource):
         """Of one that has ended: wait until everything it had is gone, so that its disk is free for the next one.
         Raises NotInTime after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
-        pause = _FIRST_PAUSE
+        pauses = growing_pauses(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
         while True:
             job = yield from self._client.fetch_value(endpoints.get_job(job_id))
             if job.released_at is not None:
                 return job
             if deadline is not None and monotonic() > deadline:
                 raise NotInTime(f"reservation {job.reservation_id} was not released in time")
-            yield Pause(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            yield Pause(next(pauses))
 
     @api_method
     def extend(self, job_id: str, hours: float) -> Routine[JobView]:
