@@ -22,7 +22,6 @@ from gpudev.bootstrap.notifications import run_notifications
 from gpudev.bootstrap.reconcilers import run_periodic_reconcilers
 from gpudev.bootstrap.service_runtime import check_schema, wait_for_schema
 from gpudev.domain.disks.operations import DiskSettings
-from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.cloud import CloudDisks
 from gpudev.ports.cluster import Cluster
@@ -33,6 +32,7 @@ from gpudev.processor.disk_attachment import DiskAttacher
 from gpudev.processor.disk_worker import DiskWorker
 from gpudev.processor.planning_loop import PlanningRecorder, Processor
 from gpudev.processor.queue_planner import DiskZones, QueuePlanner
+from gpudev.processor.workers import WorkLoop
 from gpudev.settings import FairShareSettings, Settings, TimingSettings
 from gpudev.workflows.disks.operations import DiskOperations
 from gpudev.workflows.disks.reconcile_disks import DiskAdoption
@@ -159,7 +159,7 @@ async def _with_background_tasks(
     for listener in listeners:
         listener.start()
     keeping = [
-        asyncio.create_task(run_retention(stores), name="housekeeping"),
+        asyncio.create_task(run_retention(stores), name="retention"),
         asyncio.create_task(run_periodic_reconcilers(settings, stores, groups, processor), name="reconciling"),
     ]
     try:
@@ -174,13 +174,13 @@ async def _with_background_tasks(
 
 async def run_retention(stores: Stores) -> None:
     """Now and then, until cancelled."""
-    while True:
-        try:
-            requests, keys = await delete_old_rows(stores.pool)
-            log.info("housekeeping.done", idempotency_keys=requests, api_keys=keys)
-        except Unavailable as error:
-            log.warning("housekeeping.unavailable", error=str(error))
-        await asyncio.sleep(_RETENTION_EVERY.total_seconds())
+
+    async def run_round() -> timedelta:
+        requests, keys = await delete_old_rows(stores.pool)
+        log.info("retention.done", idempotency_keys=requests, api_keys=keys)
+        return _RETENTION_EVERY
+
+    await WorkLoop("retention", run_round, rest=_RETENTION_EVERY).run()
 
 
 def make_processor(
