@@ -56,7 +56,7 @@ def _make_cloud(settings: Settings) -> Cloud | None:
             return None
 
 
-# What operators' commands replace machines with: the cloud's groups of nodes, and the cluster's nodes.
+# Node groups and nodes for machine refresh.
 
 
 @contextlib.asynccontextmanager

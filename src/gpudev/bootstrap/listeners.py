@@ -127,7 +127,7 @@ async def _reload_loop(certificate: ServedCertificate, context: ssl.SSLContext, 
             log.warning("api.certificate_unusable", error=error.message)
 
 
-# How a server of ours stops: when asked to, and with everything behind it closed afterwards.
+# Servers that stop on request and close what is behind them.
 
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)

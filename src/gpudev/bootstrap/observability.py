@@ -112,7 +112,7 @@ async def serve_metrics(settings: Settings, health: HealthAndMetrics) -> AsyncIt
         listener.close()
 
 
-# Traces, where a collector is named; else nothing is made at all.
+# Traces, where a collector is configured.
 
 
 @contextlib.asynccontextmanager

@@ -98,7 +98,7 @@ def _own_hosts(settings: Settings) -> frozenset[str]:
     return frozenset({*settings.server_names, urlsplit(settings.proxy.url).netloc} - {""})
 
 
-# The proxy's parts: within the API's process, or as a service of its own.
+# The ssh proxy.
 
 
 @contextlib.asynccontextmanager

@@ -45,7 +45,7 @@ def _describe_type(one: "GpuAvailability") -> str:
     return output.clean(f"{one.gpu_type:<10} {free}{'  (simulated)' if one.simulated else ''}")
 
 
-# A disk that is named and not there yet: whoever reserves with it makes it, and is asked or told before.
+# Asks before a reservation creates a new disk.
 
 
 def confirm_new_disk(session: CommandSession, name: str | None, *, may_ask: bool, quiet: bool) -> bool:

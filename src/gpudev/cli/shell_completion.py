@@ -27,7 +27,7 @@ def completion(context: click.Context, shell: str) -> None:
     output.write_line(kind(root.command, {}, str(root.info_name), COMPLETION_VARIABLE).source())
 
 
-# What a shell may offer after Tab. It asks the API once, waits for nothing, and keeps quiet about any trouble.
+# Completion values from the API: one request, no waiting, no errors.
 
 
 def complete_reservation_ids(beginning: str) -> list[tuple[str, str]]:

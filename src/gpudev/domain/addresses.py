@@ -36,7 +36,7 @@ def is_metadata_address(address: IpAddress) -> bool:
     return any(address in network for network in _METADATA_NETWORKS)
 
 
-# Where else than on this machine the API is reached: ADDRESS[:PORT] as people write it.
+# Listen addresses: ADDRESS[:PORT].
 
 
 DEFAULT_LISTEN_PORT = 7443

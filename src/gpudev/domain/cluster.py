@@ -68,7 +68,7 @@ class ZoneConstraint:
     it cannot be."""
 
 
-# Nodes that an operator has closed for new work. What runs there goes on; nothing new is started or promised there.
+# Cordons: nodes that operators closed for new work.
 
 
 _MAX_REASON_LENGTH = 200
@@ -167,7 +167,7 @@ def load_catalogue() -> Catalogue:
     return {name: GpuType(name=name, **row) for name, row in tomllib.loads(text).items()}
 
 
-# How busy a reservation's GPUs are, as last measured.
+# GPU usage, as last measured.
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class UsageSample:
     granted: timedelta
 
 
-# What a queue message says: "look at this id", and why, for the log. The row is the truth.
+# Wake-up messages: an id to examine, and the cause for the log. The row is the truth.
 
 
 RESERVATION_QUEUE = "gpu_reservations"

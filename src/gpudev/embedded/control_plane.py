@@ -107,7 +107,7 @@ def _end_or_raise(name: str, process: ProcessIdentity, steps: supervised_process
         raise Unavailable(f"the {name} (process {process.pid}) does not end")
 
 
-# Starting the supervisor in the background, on a free port, and following its steps until the last one is taken.
+# Starts the supervisor in the background on a free port, and follows its steps.
 
 
 _TITLES = {
@@ -217,7 +217,7 @@ def _part_failed(title: str, reason: str, layout: Layout, part: str) -> StepFail
     return StepFailed(title, reason, advice=advice, log=layout.log_file(part))
 
 
-# Staying with a running system: what a service manager runs, so that it has one process to watch and to stop.
+# Stays with a running system, so that a service manager has one process to watch.
 
 
 _POLL_SECONDS = 0.2

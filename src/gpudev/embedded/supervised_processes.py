@@ -1,7 +1,7 @@
 """Processes of the embedded system: pid files, supervised children, and the order of their start.
 
-Which process is meant is `adapters.local.machine.processes`' business: a pid file names the pid, its start and its boot, so
-that a pid that was reused, or a file from before a reboot, names nobody.
+A pid file names the pid, its start and its boot (`adapters.local.machine.processes`), so that a reused pid or a file
+from before a reboot names nobody.
 """
 
 import os
@@ -70,9 +70,7 @@ def wait_until(claim: Callable[[], bool], seconds: float, *, every: float = 0.01
     return True
 
 
-# One supervised child: how it is started, when it is started again, how it is ended.
-#
-# Knows nothing of what the child does. The supervisor owns the loop; this owns one child's state in it.
+# One supervised child: start, restart, stop. The supervisor owns the loop; this owns one child's state.
 
 
 FIRST_DELAY, MAX_DELAY = 0.1, 5.0
@@ -195,9 +193,7 @@ def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
     return True
 
 
-# What the supervisor is given, and what it tells: parts in the order of their start, and how far that is.
-#
-# Apart from the supervisor, for those who only talk about it: they need neither its loop nor its log.
+# The supervisor's parts and progress, for callers that need neither its loop nor its log.
 
 
 @dataclass(frozen=True, slots=True)

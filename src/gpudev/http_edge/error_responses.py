@@ -81,8 +81,7 @@ def problem_type(code: str) -> str:
     return f"urn:gpu-dev:problem:{code}"
 
 
-# An answer that cannot be brought to its end is cut off: nobody must take it for whole. The web server does so only
-# for a fault of ours, which this is not, and says so at length.
+# A response that cannot be completed is aborted, so that nobody takes it for whole.
 
 
 _ABORT_EXTENSION = "gpu-dev.cut"

@@ -91,8 +91,7 @@ def _parse_address(text: str) -> IpAddress | None:
         return None  # a name, or the folder of a socket
 
 
-# What becomes of an attempt to make a dev server's interior true: when it is looked at again, and what its owner is
-# told. Pure.
+# Results of applying addons: when to retry, and the line of history.
 
 
 _WHILE_STARTING = timedelta(seconds=0.5)

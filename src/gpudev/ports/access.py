@@ -91,7 +91,7 @@ class PublicKeySource(Protocol):
         ...
 
 
-# Invitations as they are kept, and ID tokens that were used.
+# Invitations, and ID tokens that were used.
 
 
 INVITATION_PROVIDER = "invitation"
@@ -137,7 +137,7 @@ class UsedTokens(Protocol):
         ...
 
 
-# What admins do to users and keys. Whatever is taken away here ends within a second in every API process.
+# Administration of users and keys. A revocation takes effect within a second in every API process.
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class UserAdministration(Protocol):
         ...
 
 
-# The audit log: who did what, to what, from where, and what came of it. It is added to and never changed.
+# The audit log. Append-only.
 
 
 _KEY_PREFIX_LENGTH = 16

@@ -129,9 +129,9 @@ class Cloud(CloudView, CloudDisks, Protocol):
     """Both."""
 
 
-# Replacing the machines of the cloud's groups of nodes, and which node of the cluster runs on which machine.
+# Node groups and machine refresh.
 #
-# Nothing here knows of reservations: whoever asks has made sure that nobody is there.
+# This port knows no reservations: the caller has made sure that the machines are empty.
 
 
 class RefreshState(StrEnum):

@@ -145,7 +145,7 @@ class Cluster(Protocol):
         ...
 
 
-# Which nodes operators have closed, and what they want people there to read.
+# Cordons, and messages to the people on cordoned nodes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class CordonStore(CordonReader, Protocol):
     async def add_notice(self, reservation_id: ReservationId, message: str) -> None: ...
 
 
-# How busy GPUs are, for those who look at a reservation.
+# GPU usage of reservations.
 
 
 class GpuUsage(Protocol):

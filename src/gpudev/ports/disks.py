@@ -236,8 +236,7 @@ class DiskLocations(Protocol):
         ...
 
 
-# What keeping records true needs of the database: facts with a mark of how they were read, guarded writes, and a lock
-# for each pass. Nothing here removes anything.
+# Reconciliation of disk records: versioned rows, guarded writes. Nothing here removes anything.
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class UnreleasedView(Protocol):
     async def refresh(self) -> list[Reservation]: ...
 
 
-# Reservations that are on their way from one place to another, and what goes along with them.
+# Moves of reservations to other nodes.
 
 
 class MoveStore(Protocol):
@@ -154,7 +154,7 @@ class MoveStore(Protocol):
         ...
 
 
-# Being told that a reservation, or somebody's access, changed, instead of asking again and again.
+# Notification of changes, instead of polling.
 
 
 class ReservationChanges(Protocol):

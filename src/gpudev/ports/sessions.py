@@ -82,7 +82,7 @@ class JupyterSecretStore(Protocol):
         ...
 
 
-# Where people's own set-ups wait for their dev servers. Who starts those may read them; the API may not.
+# Personalization, kept from submit to release. The API may write it and not read it.
 
 
 class PersonalizationStore(Protocol):
@@ -91,7 +91,7 @@ class PersonalizationStore(Protocol):
         ...
 
 
-# Tokens of the proxy. Only hashes are kept: who reads the database can open nothing with what is there.
+# Session tokens. Only hashes are stored.
 
 
 class ProxyTokenStore(Protocol):

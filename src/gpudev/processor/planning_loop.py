@@ -72,8 +72,7 @@ class DutyCycle:
         return max(0.0, self._owed - _LARGEST_DEBT_S)
 
 
-# The messages that wake the planning loop: which of them a turn has looked at, and which have failed. What they say is
-# at most "look at this id"; rows are the truth.
+# Messages that wake the loop: which of them a cycle has examined, and which failed.
 
 
 log = structlog.get_logger(__name__)

@@ -64,7 +64,7 @@ class DiskZones:
         self.zone_constraints = constrain_to_disks(waiting, places, self._move_takes)
 
 
-# Publishes each GPU type's plan: when it says something new, and never so often that making it costs much.
+# Publishes each GPU type's plan when it changed, but never so often that it costs much.
 
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
@@ -114,9 +114,6 @@ class PlanPublisher:
         if draft.mark == last.mark:
             return False
         return last.took < _CHEAP_SECONDS or self._seconds() - last.ended >= _SHARE_OF_TIME * last.took
-
-
-# The queues of all GPU types from turn to turn: what they remember, what they decided, what is published of them.
 
 
 log = structlog.get_logger(__name__)

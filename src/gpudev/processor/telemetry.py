@@ -90,8 +90,7 @@ def _about(row: Reservation) -> dict[str, str | int]:
     }
 
 
-# The ids that lead from what somebody was told to what was done for them: a reservation's own, and that of the request
-# that made it. Every line of the log that is about a reservation has both.
+# Log context: every log line about a reservation has its id and the id of the request that made it.
 
 
 log = structlog.get_logger(__name__)

@@ -46,7 +46,7 @@ def _detail(stderr: bytes) -> str:
         return ""
 
 
-# The owner of the system on this machine: whoever started it may ask it for a key, through its own program.
+# The owner of the embedded system gets a key through the server's own program.
 
 
 _OWNER_LOGIN_SECONDS = 60

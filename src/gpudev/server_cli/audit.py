@@ -67,10 +67,11 @@ def _format_entry(entry: AuditEntry) -> str:
     key = f" [{entry.key_prefix}…]" if entry.key_prefix else ""
     target = f"  {sanitize_text(entry.target)}" if entry.target else ""
     address = entry.address or "-"
-    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {sanitize_text(entry.outcome)}"
+    outcome = sanitize_text(entry.outcome)
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {outcome}"
 
 
-# How operators' commands get into the audit log: at once, with the name of who runs them on this machine.
+# Records operators' commands in the audit log, with the name of the OS user.
 
 
 async def record_command(stores: Stores, action: str, target: str | None = None, outcome: str = "ok") -> None:

@@ -41,9 +41,7 @@ def audit_target(name: str, reason: str) -> str:
     return f"{name} ({reason})" if reason else name
 
 
-# `nodes groups`, `refresh`, `clear` and `move`: machines are replaced once nobody is on them any more.
-#
-# What is done in which order is the workflows'; here it is waited for, and told what is waited for.
+# The commands wait and report; the order of steps is in the workflows.
 
 
 _T = TypeVar("_T")
@@ -197,7 +195,8 @@ class _RefreshOptions:
         return self.move and (self.scratch_too or keeps_files(one))
 
     def make_announcement(self, now: datetime) -> DescribeConsequence:
-        at = f"at {format_utc_time(now + _minutes(self.warning_minutes), now)} it ends here and is started again elsewhere"
+        end = format_utc_time(now + _minutes(self.warning_minutes), now)
+        at = f"at {end} it ends here and is started again elsewhere"
 
         def say(one: Reservation) -> str | None:
             if not self.is_moved(one):

@@ -173,7 +173,7 @@ def _print_key(user: User, key: IssuedKey, as_json: bool) -> None:
     click.echo("they log in with: gpu-dev login --key-stdin")
 
 
-# `users invite`, `users invitations`, `users uninvite`: letting a colleague in by a link that is good once.
+# Invitations: one-time links for colleagues.
 
 
 _MOST_HOURS = 24 * 30

@@ -63,7 +63,7 @@ class LoginView:
     role: str
 
 
-# Logging in with an ID token or an invitation, on the wire.
+# Login with an ID token or an invitation.
 
 
 _STRICT: dict[str, Any] = {"extra": "forbid"}

@@ -74,7 +74,7 @@ class AuditEntryList:
     entries: list[AuditEntryView]
 
 
-# The catalogue and the settings, as admins see them.
+# GPU types and settings.
 
 
 @dataclass(frozen=True, kw_only=True)

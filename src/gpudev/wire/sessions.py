@@ -50,11 +50,11 @@ class JupyterLink:
     expires_at: datetime = field(metadata=_doc("Until then it opens; the browser it opened in may go on"))
 
 
-# The proxy on the wire: a token, and what a session sends.
+# Proxy tokens, and the protocol of a session.
 #
 # A session is a WebSocket at `GET /v1/jobs/{job_id}/ssh`, opened with `Authorization: Bearer TOKEN`. Binary messages
-# carry the bytes of one TCP connection to the dev server's ssh server; their boundaries mean nothing. An empty binary
-# message says that no more bytes come from that side (half-close). The server pings; clients answer as every WebSocket
+# carry the bytes of one TCP connection to the dev server's ssh server; message boundaries mean nothing. An empty
+# binary message marks the end of one direction (half-close). The server pings; clients answer as every WebSocket
 # does.
 
 

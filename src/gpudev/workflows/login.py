@@ -36,7 +36,7 @@ class Login:
         return LoginResult(user, key)
 
 
-# Who an invitation lets in.
+# Login with an invitation.
 
 
 @dataclass(frozen=True, slots=True)

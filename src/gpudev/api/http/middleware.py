@@ -65,7 +65,7 @@ def _caller_span(headers: list[tuple[bytes, bytes]]) -> tuple[SpanRef | None, bo
     return None, True
 
 
-# Rate, errors and duration of requests, by the route's template: a few microseconds for each.
+# Metrics of requests, by route template.
 
 
 UNMATCHED_ROUTE = "unmatched"

@@ -37,9 +37,9 @@ class ProblemResponse(JsonResponse):
     media_type = "application/problem+json"
 
 
-# How the API says no: a status, a code, and a sentence for the person who asked (RFC 9457).
+# Errors as problem documents: status, code, and a sentence for the caller.
 #
-# What was not foreseen says nothing about itself to the outside; the log has it under the same request id.
+# An unexpected error reveals nothing; the log has it under the same request id.
 
 
 _MAX_SENTENCES = 5

@@ -87,7 +87,7 @@ class ClusterEndpoints:
         return await self._cluster_status.cluster_status(is_planning=await self._is_planning())
 
 
-# The endpoints with which operators close nodes for new work and open them again.
+# Cordoning of nodes.
 
 
 log = structlog.get_logger()
@@ -149,7 +149,7 @@ class NodeEndpoints:
         return JsonResponse(CordonView(name=name, cordoned=False, by=None, reason=None, at=None))
 
 
-# The endpoint that says how good the estimates were.
+# Estimate statistics.
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,7 @@ class KeyIssuer:
         return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
 
-# The endpoints for logging in: which ways there are, a nonce for one login, and the login with AWS.
-#
-# They are open; what keeps strangers out is that they prove nothing.
+# Login methods, nonces, and login with AWS. These endpoints need no key.
 
 
 NONCE_TTL = timedelta(minutes=2)
@@ -132,7 +130,7 @@ def _aws_login_disabled() -> Forbidden:
     return Forbidden("nobody logs in with AWS here; `gpu-dev login` finds out which ways there are")
 
 
-# The endpoints for logging in with an OpenID Connect provider's token, and with an invitation.
+# Login with an OIDC ID token or an invitation.
 
 
 _INVITATION_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -186,7 +184,7 @@ class TokenLoginEndpoints:
         return await self.invitation_key_issuer.issue_key(request, person)
 
 
-# Which ways in there are, by the settings.
+# Login methods, by the settings.
 
 
 def list_login_methods(settings: Settings) -> list[LoginMethod]:

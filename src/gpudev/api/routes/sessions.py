@@ -173,8 +173,7 @@ def jupyter_view(reservation: Reservation, addons: Addons | None) -> JupyterView
     )
 
 
-# The endpoints of the way through HTTPS, as far as they are plain requests: a token, and a word to whoever comes
-# without a WebSocket. The sessions themselves are `gpudev.proxy`'s.
+# SSH tokens, and an answer to clients without a WebSocket. `gpudev.proxy` serves the sessions.
 
 
 @dataclass(frozen=True, slots=True)

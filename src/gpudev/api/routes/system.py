@@ -146,9 +146,9 @@ def _gpu_type_view(gpu_type: GpuType) -> GpuTypeView:
     )
 
 
-# Health, truthfully: alive means this process answers; ready means that the database answers it, too.
+# Health: live means that this process answers; ready, that the database answers too.
 #
-# A missing processor does not make the API unready (it can take and show reservations), but it is told.
+# Without a processor the API is ready (it can take and show reservations), but it says so.
 
 
 READY_TIMEOUT_SECONDS = 2.0

@@ -205,7 +205,7 @@ def _key_view(record: KeyRecord) -> KeyRecordView:
     return KeyRecordView(**asdict(record))
 
 
-# The endpoints for the API key that one holds: a new one for it, and its end.
+# The caller's own API key: rotate and revoke.
 
 
 @dataclass(frozen=True, slots=True)

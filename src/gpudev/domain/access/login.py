@@ -59,11 +59,11 @@ def server_name(api_url: str) -> str:
     return shown if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{shown}:{port}"
 
 
-# What a login in the browser has the issuer sign along: for which server it is.
+# The nonce of an OIDC login names the server it is for.
 #
-# An ID token is for gpu-dev, whichever server that is. Somebody who was lured to another server that names the same
-# issuer would bring their token there, and that server could take it to the real one. The nonce is the one thing in a
-# token that the client chooses, so it says where the client is logging in. Client and server agree on it here.
+# An ID token is valid for any gpu-dev server. A person lured to a hostile server with the same issuer would bring
+# their token there, and that server could use it at the real one. The nonce is the one part of a token that the
+# client chooses, so it says where the client logs in.
 
 
 _BOUND_NONCE = re.compile(r"[A-Za-z0-9_-]{43}\.([A-Za-z0-9_-]{43})")

@@ -286,7 +286,7 @@ class OperationChanges:
     """A line of the disk's history."""
 
 
-# What can be asked to be done to disks, by people and by the system itself.
+# Requests for operations, by people and by the system.
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class ReservationEvent:
     version: int
 
 
-# A moment in the words of a server, which knows no reader's zone: UTC, and with the day where it is not today's.
+# Times in server texts: UTC, with the day where it is not today.
 
 
 def format_utc_time(moment: datetime, now: datetime) -> str:

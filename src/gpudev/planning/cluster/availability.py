@@ -63,8 +63,7 @@ def _max_reservable(gpu_type: GpuType, best: int, full: Sequence[Node]) -> int:
     return max(single, min(whole, MAX_NODES) * gpu_type.max_gpus)
 
 
-# The coming hours of every node by the planned ends: how much is in use when. For people to look at; it decides
-# nothing and knows no names.
+# Use of every node over the coming hours, by planned ends. For display only.
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,9 +355,9 @@ def _with_leftover_note(context: "OperationContext", result: str) -> str:
     return result
 
 
-# What an operation on a disk has in sight, and the parts that several kinds of operations are made of.
+# Context of an operation, and the steps that several kinds of operations share.
 #
-# `saved` means: what is on the volume is in a recorded snapshot that was begun after the last dev server let go of it.
+# `saved` means: a recorded snapshot, begun after the last dev server was gone, has exactly what is on the volume.
 
 
 MOST_SNAPSHOTS = 2

@@ -258,7 +258,7 @@ def _by_volume(snapshots: Iterable[Snapshot]) -> Mapping[str, Sequence[Snapshot]
     return found
 
 
-# Which volumes and snapshots nobody uses, and what they cost: told, never removed.
+# Orphaned volumes and snapshots and their cost: reported, never removed.
 
 
 @dataclass(frozen=True, slots=True)

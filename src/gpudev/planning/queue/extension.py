@@ -74,7 +74,8 @@ def decide_extension(
     if delayed is None:
         most = f"a reservation lasts at most {limits.max_hours_with_extensions:g} hours with its extensions"
         return ExtensionDenied(f"{most}; {_latest_end_note(at_most)}", at_most)
-    waiter = f"reservation {short_id(delayed.reservation_id)} waits and was promised to start by {_format_time(delayed.planned)}"
+    start = _format_time(delayed.planned)
+    waiter = f"reservation {short_id(delayed.reservation_id)} waits and was promised to start by {start}"
     return ExtensionDenied(f"{waiter}, which this would delay; {_latest_end_note(at_most)}", at_most)
 
 

@@ -75,12 +75,11 @@ class TypicalUsage:
         return (step + (middle - self._left[step]) / self._counts[step]) / _USAGE_BINS
 
 
-# The track record of forecasts: what was told beside what happened, and what that means for the next one.
+# Calibration: how far earlier forecasts were off.
 #
-# A forecast begins as the start in a *typical* plan, in which everybody leaves when people typically do. How far the
-# truth was from that, as a ratio, is remembered for the latest outcomes, apart for short and long waits; the next
-# interval lies between the ratios that were seen. Since waits in one queue go wrong together, that alone would not keep
-# the word "80 %": which of the seen ratios are the bounds also follows, slowly, how often the told interval was true.
+# A forecast starts as the start in a *typical* plan. Its error, as a ratio, is kept for the latest outcomes,
+# separately for short and long waits; the next interval lies between observed ratios. Waits in one queue go wrong
+# together, so which ratios are the bounds also follows, slowly, how often the interval held.
 
 
 INTERVAL = 0.8
@@ -183,11 +182,10 @@ def _clamp(value: float, least: float, most: float) -> float:
     return max(least, min(most, value))
 
 
-# Forecasts: when those who wait will probably start, with an interval that is true four times out of five.
+# Forecasts from the typical plan, corrected by the calibration.
 #
-# The plan's own starts are bounds: they hold if nobody leaves early. People do. So the queue is planned once more as if
-# everybody left when people typically do, and what comes out is corrected by how such forecasts turned out before.
-# It decides nothing about who starts: that is the plan's business, and no forecast is ever later than its bound.
+# The plan's own starts are bounds that hold if nobody leaves early. No forecast is later than its bound, and no
+# forecast decides who starts.
 
 
 _MICROSECONDS = 1_000_000

@@ -87,10 +87,10 @@ class WindowIndex:
             del parts[block]
 
 
-# The nodes of one GPU type over time: how many units each has free when, and the earliest place for a request.
+# Timelines of all nodes of one GPU type.
 #
-# Times are whole microseconds from "now" on, so that they compare exactly and fast. It knows units, not GPUs, and
-# who ends when, so that a wait can be explained; it refuses to know the queue's order and people's words.
+# Times are whole microseconds from now, so that they compare exactly and fast. It knows units, not GPUs, and who ends
+# when, so that a wait can be explained.
 
 
 # A window's key orders by its start; then by what the node has free at that moment, so that the fullest node is filled

@@ -127,8 +127,8 @@ def _make_draft(
     return PlanDraft(queue_input.gpu_type, queue_input.now, is_dear, mark, make)
 
 
-# A long queue from turn to turn: what happens is answered at once by the plan that is kept alive; everybody's place
-# is told anew only now and then, as often as that takes no more than a small share of the time.
+# Long queues: events are answered by the incremental planner; the full plan is recomputed only as often as it takes a
+# small share of the time.
 
 
 LONG_QUEUE = 500

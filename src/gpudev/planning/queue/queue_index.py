@@ -101,9 +101,7 @@ class QueueIndex:
         return ((order, self._by_order[order]) for order in self._gangs)
 
 
-# The places that were told to those who wait for one GPU type: whose it is, who is on a node, whose time comes first.
-#
-# It refuses to know what is free: that a place can be had, and that it is free again, the timetable is told by others.
+# Planned starts of queued requests, indexed by reservation, node and start time.
 
 
 SlotEnds = dict[tuple[int, int], ReservationId]

@@ -117,10 +117,10 @@ def _held_by_node(
     return held
 
 
-# How long things take at most, as the plan counts it: with the time to prepare before and to clear away after.
+# Worst-case durations, with margins for preparation and teardown.
 #
-# Here the margins enter, and nowhere else: what the plan is told are the last moments at which something is free again.
-# So its starts are promises that a slow start or a slow end of somebody ahead does not break.
+# Margins enter here and nowhere else: the plan gets the latest times at which something is free. So its starts are
+# guarantees that a slow start or end of another reservation does not break.
 
 
 def to_request(
@@ -167,8 +167,7 @@ def _latest_free_time(reservation: Reservation, now: datetime, timing: TimingSet
     return ready_by + reservation.duration + timing.teardown_margin
 
 
-# What one GPU type's queue is planned from, gathered from everything unreleased: its nodes, what is held on them and
-# until when at most, who waits and what they ask for.
+# Input of one GPU type, gathered from everything unreleased.
 
 
 @dataclass(frozen=True, slots=True)

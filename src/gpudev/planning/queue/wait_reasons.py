@@ -82,7 +82,8 @@ def _disk_zone_note(zone_constraint: ZoneConstraint) -> str:
 
 
 def _disk_move_note(zone_constraint: ZoneConstraint) -> str:
-    return f"disk {zone_constraint.disk_name!r} will be moved out of {_zone_names(zone_constraint)}, where waiting would take longer"
+    zones = _zone_names(zone_constraint)
+    return f"disk {zone_constraint.disk_name!r} will be moved out of {zones}, where waiting would take longer"
 
 
 def _zone_names(zone_constraint: ZoneConstraint) -> str:

@@ -67,11 +67,11 @@ def is_move_faster(zone_constraint: ZoneConstraint, home: TimeSlot | None, away:
     return home is None or away.start + to_microseconds(zone_constraint.move_time) < home.start
 
 
-# Where a reservation with a disk may start: where its volume is, or elsewhere if it can be made anew there.
+# Zone constraints of reservations with disks.
 #
-# Volumes cannot leave their zone. Moving one means a new volume in the other zone, from a snapshot of exactly what is on
-# it. Only where there is a finished one is a move worth thinking of: nobody knows how long the cloud takes for another,
-# and meanwhile the reservation would hold GPUs it cannot use. Who fits on which node is no matter of this module.
+# Moving a disk means a new volume in the other zone, from a snapshot of exactly what is on it. Only a finished
+# snapshot makes that possible: nobody knows how long the cloud takes for another, and meanwhile the reservation would
+# hold GPUs it cannot use.
 
 
 def make_zone_constraint(disk_name: str, location: DiskLocation, move_takes: timedelta) -> ZoneConstraint:

@@ -46,11 +46,11 @@ def _is_same_text(one: str, other: str) -> bool:
     return _NUMBERS.sub("", one) == _NUMBERS.sub("", other)
 
 
-# Replacing: whether a place that the cluster refuses is no longer what the plan took it for.
+# Rejected placements: requeue, or count an attempt.
 #
-# The plan is made from what was seen; in the same moment somebody else may take a GPU, or a node may close. Whoever was
-# placed there has done nothing wrong and gets another place. A place that looks free and is refused all the same is
-# another matter: something is in the way that no look shows, and a new plan would choose the same again.
+# The plan is made from observed state; at the same moment another pod may take a GPU, or a node may close. Such a
+# request is placed elsewhere. A placement that looks free and is rejected counts as an attempt: a new plan would
+# choose the same.
 
 
 def count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:

@@ -126,7 +126,8 @@ def _decide_time(reservation: Reservation, now: datetime, timing: TimingSettings
         case Warn(minutes, left):
             # With the time of day, because it also greets those who log in later.
             end = format_utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
-            text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} (gpu-dev extend {short_name(reservation)})"
+            extend = f"gpu-dev extend {short_name(reservation)}"
+            text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} ({extend})"
             decisions.changes.append(changes.warned(reservation, minutes, _minutes(left)))
             decisions.messages.append((reservation.reservation_id, text))
             return True
@@ -207,8 +208,7 @@ def _minutes(left: timedelta) -> str:
     return f"{minutes} minute{'s' if minutes != 1 else ''}"
 
 
-# What is over, for a system whose processor is away: whatever time alone would have ended, warned of or given up
-# since. Nobody is started, and nothing is taken for lost because it was not watched.
+# Expiry without a running processor (used by `expire`). Nothing is started, and nothing is taken for lost.
 
 
 def decide_without_processor(

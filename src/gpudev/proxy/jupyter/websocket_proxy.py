@@ -236,7 +236,7 @@ def _serialize_response(response: Response) -> bytes:
     return b"\r\n".join([*lines, b"", bytes(response.body)])
 
 
-# A connection that asks for a WebSocket, until it is known whose that is.
+# A connection that asks for a WebSocket, until its target is known.
 
 
 class SwitchTarget(Protocol):

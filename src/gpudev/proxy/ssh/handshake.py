@@ -74,10 +74,9 @@ def _bearer(headers: Headers) -> str:
     return secret
 
 
-# At the proxy's door: where somebody comes from, how many wrong tokens may come from there, and what is written down.
+# Guard of ssh sessions: client address, limits on wrong tokens, audit log.
 #
-# A session leaves two entries in the audit log, when it opens and when it ends, with one request id; whoever is turned
-# away for who they are leaves one. Who may go where is the workflow's to say, and bytes are not known here.
+# A session has two audit entries, opened and ended, with one request id; a denied one has one entry.
 
 
 REQUEST_ACTION = "GET /v1/jobs/{job_id}/ssh"

@@ -88,7 +88,7 @@ def _disk_path(name: str, more: str = "") -> str:
     return f"/v1/disks/{path_segment(name, 'disk')}{more}"
 
 
-# Waiting for what is done to a disk: look at the operation until it is over.
+# Waiting for an operation.
 
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0

@@ -54,7 +54,7 @@ class EventParser:
         return None
 
 
-# Where a reservation stands, for whoever waits for it.
+# States of a reservation that a waiting client distinguishes.
 
 
 def has_ended(job: JobView) -> bool:
@@ -253,10 +253,10 @@ def _read_job(data: bytes) -> ApiReply[JobView]:
         raise Unavailable(f"the API's stream could not be read ({error})") from error
 
 
-# A reservation's history, read from its stream of events.
+# A reservation's history from its event stream.
 #
-# One that is followed ends with its reservation. Its stream may end before: an API that restarts ends it properly, what
-# is between cuts it, or answers in the API's stead for a while.
+# A followed history ends with its reservation. The stream may end before: an API that restarts ends it properly; a
+# proxy cuts it or answers in the API's place.
 
 
 _T = TypeVar("_T", JobEvent, JobView)

@@ -78,7 +78,7 @@ Effect: TypeAlias = Send | OpenStream | ReadLine | CloseStream | Pause | RunFunc
 Routine: TypeAlias = Generator[Effect, Any, _T]
 
 
-# Carries routines out where one may wait: in the thread that asks.
+# The driver for blocking programs: runs routines in the calling thread.
 
 
 class SyncDriver:
@@ -129,9 +129,6 @@ class SyncDriver:
                 return run_program(effect)
             case _:
                 assert_never(effect)
-
-
-# Programs on this machine, waited for.
 
 
 def run_program(effect: RunProgram) -> ProgramResult:

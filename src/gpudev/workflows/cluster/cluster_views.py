@@ -203,7 +203,7 @@ def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:
     return known is not None and known.is_cpu
 
 
-# The plan as people look at it: every node's coming hours, and who starts when.
+# The plan as people see it: the coming hours of every node, and planned starts.
 
 
 _MOST_LISTED = 200

@@ -69,12 +69,12 @@ def _drain_message(reservation: Reservation, cordon: Cordon, then: str | None, n
     return f"node {cordon.node} is needed empty{why}: please save your work and cancel when you can, {until}"
 
 
-# Ending what runs on a node that is needed: for good, or to go on elsewhere.
+# Eviction: ends what runs on a node, or moves it elsewhere.
 #
-# A running dev server cannot be carried to another machine: what ran in it ends, and a home that is scratch space is
-# lost. What is on a disk is there again, and so are its owner's own set-up, the users who were added, and Jupyter. Moving
-# takes two steps, since a disk is free for the second only when the first has been cleared away. Whoever does it may be
-# interrupted anywhere, and either step may be repeated: everything between them is in the database.
+# A running dev server cannot be carried to another machine: its processes end, and scratch space is lost. Disk,
+# personalization, collaborators and Jupyter come along. A move takes two steps, since the disk is free for the second
+# only after the first is torn down. It may be interrupted anywhere and repeated: everything between the steps is in
+# the database.
 
 
 _MOVED_EVENT = "moved"

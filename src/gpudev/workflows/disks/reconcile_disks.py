@@ -151,7 +151,7 @@ def _name(write: DiskWrite) -> str:
     return f"{write.username}/{write.disk_name}"
 
 
-# Disks from before there were volumes: each is a folder under the disk's own id, and becomes the volume of that id.
+# Adoption: a disk from before there were volumes is a folder under its id, which becomes its volume.
 #
 # Nothing is moved or copied. It may be stopped anywhere and run again.
 

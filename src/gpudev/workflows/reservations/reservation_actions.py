@@ -86,7 +86,7 @@ class Extension:
         )
 
 
-# Cancelling: the end is written at once, whatever the reservation was doing; taking down what it had comes after.
+# Cancel: the end is written at once; the teardown follows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Cancellation:
         return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)
 
 
-# Prioritising: an operator lets somebody who waits go before others, or after them.
+# Prioritise: operators change the order of queued requests.
 
 
 _HIGHEST_PRIORITY = 100

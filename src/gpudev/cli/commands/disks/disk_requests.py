@@ -32,9 +32,7 @@ def fetch_disk_call(api: CommandApi, call: ApiCall[_T]) -> ApiReply[_T]:
         raise error.with_next_step(step) from error
 
 
-# Waiting for what is done to a disk, and showing how far it is.
-#
-# On a terminal one line is drawn over itself; elsewhere each new step is a line; programs see nothing of it.
+# Progress of an operation: one line redrawn on a terminal, a line per step elsewhere, nothing for programs.
 
 
 _DRAW_AFTER_SECONDS = 0.3

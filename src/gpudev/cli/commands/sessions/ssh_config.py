@@ -261,7 +261,7 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise local_error(f"{path} cannot be written: {error.strerror}") from error
 
 
-# `gpu-dev ssh-config`.
+# The command `gpu-dev ssh-config`.
 
 
 @click.command("ssh-config")
