@@ -114,12 +114,12 @@ def api_url(settings: Settings) -> str:
 
 
 def _make_reporter(descriptor: int) -> Callable[[StartupStep], None]:
-    def tell(step: StartupStep) -> None:
+    def report(step: StartupStep) -> None:
         # Whoever started us may have gone; the system goes on.
         with contextlib.suppress(OSError):
             os.write(descriptor, json.dumps(asdict(step)).encode() + b"\n")
 
-    return tell
+    return report
 
 
 def main(arguments: Sequence[str]) -> int:

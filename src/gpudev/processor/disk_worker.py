@@ -56,7 +56,7 @@ class DiskWorker:
         self._expected: set[OperationId | None] = set()
         self._loop = WorkLoop("disks", self.run_round, rest=_WHILE_WORKING, pause=_PAUSE)
         self._tasks = KeyedTasks[OperationId, bool]("disk operation", _AT_ONCE, self._ended)
-        self._settling = KeyedTasks[str, None]("settling")
+        self._snapshot_tasks = KeyedTasks[str, None]("settling")
         self._settle_at: datetime | None = None
         self._tidy_at: datetime | None = None
         self._unreadable: set[RecordedSnapshotId] = set()
@@ -108,7 +108,7 @@ class DiskWorker:
         await self._read_messages(now)
         for operation_id in await self.operations.store.due(now):
             self._begin(operation_id)
-        if _SNAPSHOTS not in self._settling and (self._settle_at is None or self._settle_at <= now):
+        if _SNAPSHOTS not in self._snapshot_tasks and (self._settle_at is None or self._settle_at <= now):
             await self._begin_settle()
         if self._tidy_at is None or self._tidy_at <= now:
             await self.operations.request_upkeep()
@@ -119,11 +119,11 @@ class DiskWorker:
     async def wait_idle(self) -> None:
         """Until nothing runs any more (tests, a clean stop)."""
         await self._tasks.wait_idle()
-        await self._settling.wait_idle()
+        await self._snapshot_tasks.wait_idle()
 
     async def close(self) -> None:
         await self._tasks.close()
-        await self._settling.close()
+        await self._snapshot_tasks.close()
 
     async def _until_next(self, now: datetime) -> timedelta:
         moments = [now + _SWEEP_EVERY]
@@ -151,7 +151,7 @@ class DiskWorker:
     async def _begin_settle(self) -> None:
         """Each look at a snapshot may take minutes where the cloud does not answer, and there may be many: neither
         operations nor this loop, which would seem to hang, wait for that."""
-        task = self._settling.start(_SNAPSHOTS, lambda: log_errors("snapshots", self._settle_snapshots(), None))
+        task = self._snapshot_tasks.start(_SNAPSHOTS, lambda: log_errors("snapshots", self._settle_snapshots(), None))
         await asyncio.wait({task}, timeout=_SETTLED_WITHIN_S)
 
     async def _settle_snapshots(self) -> None:

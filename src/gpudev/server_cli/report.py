@@ -50,11 +50,11 @@ def orphans(as_json: bool) -> None:
     """Volumes and snapshots that nobody uses, with size, age and what they cost in a month. Removes nothing."""
     settings = load_server_settings()
 
-    async def find() -> list[OrphanedStorage]:
+    async def load() -> list[OrphanedStorage]:
         async with open_reconcilers(settings) as parts:
             return await parts.disks().find_orphans(settings.reconciling)
 
-    found = asyncio.run(find())
+    found = asyncio.run(load())
     cost = sum(one.monthly_cost for one in found)
     if as_json:
         rows = [asdict(one) | {"age": one.age.total_seconds()} for one in found]

@@ -104,9 +104,9 @@ def estimate_newcomer(
 
 
 LONG_QUEUE_AHEAD = 40
-"""A shorter queue is planned exactly as the processor plans it, guaranteed starts kept. Planning hundreds for one answer
-would keep everybody waiting: in a longer queue the answer comes from the quotes of the published plan, and requests that
-came since count as going first, one after the other. The processor records the exact estimate a moment later."""
+"""A shorter queue is planned exactly as the processor plans it, guaranteed starts kept. Planning hundreds for one
+answer would keep everybody waiting: in a longer queue the answer comes from the quotes of the published plan, and
+requests that came since count as going first, one after the other. The processor records the exact estimate soon."""
 
 
 def estimate_position(

@@ -83,7 +83,7 @@ _DEFAULT_PATIENCE = 300.0
 _Item = TypeVar("_Item")
 
 
-class EventStream(Generic[_Item]):
+class ReconnectingStream(Generic[_Item]):
     """A reservation's stream of events. One that breaks is opened again after the last event, with growing pauses."""
 
     def __init__(self, client: ApiClient, job_id: str, *, silence: float = SILENCE_SECONDS) -> None:
@@ -167,7 +167,7 @@ class ConnectionLost(NamedTuple):
 WatchEvent = JobUpdate | ConnectionLost
 
 
-class JobWatch(EventStream[WatchEvent]):
+class JobWatch(ReconnectingStream[WatchEvent]):
     """One reservation as it changes. When its stream breaks, it is asked for plainly before the stream is opened
     again. It never ends by itself."""
 
@@ -265,7 +265,7 @@ _COMPLETE_AFTER_SECONDS = 2.0
 whose last change left no line, it is whole when nothing more is said."""
 
 
-class JobHistory(EventStream[JobEvent]):
+class JobHistory(ReconnectingStream[JobEvent]):
     """What happened until now; with `follow`, also what happens until the reservation has ended."""
 
     def __init__(self, client: ApiClient, job: JobView, *, follow: bool, patience: float = _DEFAULT_PATIENCE) -> None:
