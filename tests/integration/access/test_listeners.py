@@ -158,7 +158,7 @@ async def test_what_cannot_be_opened_says_why(listening: Settings, clock: Manual
             (busy, "nothing can listen"),
             (replace(listening, listen="203.0.113.7"), "nothing can listen"),
             (replace(listening, listen="0.0.0.0"), "every address"),
-            (replace(listening, tls_cert=tmp_path / "none"), "together"),
+            (replace(listening, tls_cert=tmp_path / "none"), "or neither"),
             (replace(listening, tls_cert=tmp_path / "none", tls_key=tmp_path / "none"), "none"),
         ):
             with pytest.raises((Invalid, Unavailable), match=why):

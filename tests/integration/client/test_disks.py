@@ -89,7 +89,7 @@ def test_snapshots_are_listed(cli: Cli, api: FakeApi) -> None:
     api.disks.add("empty")
     snapshot = make_snapshot(why="asked")
     api.disks.add("data", snapshots=[snapshot])
-    assert "no snapshots of empty" in cli.run("disk", "snapshots", "empty").stdout
+    assert "No snapshots of empty" in cli.run("disk", "snapshots", "empty").stdout
     [_, line] = cli.run("disk", "snapshots", "data").stdout.splitlines()
     assert line.startswith(f"{snapshot.snapshot_id[:8]}  completed")
     assert line.endswith("asked")

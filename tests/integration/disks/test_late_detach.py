@@ -100,9 +100,10 @@ async def test_a_cloud_that_does_not_answer_about_snapshots_keeps_nobody_from_an
     stays.clock.move(seconds=20)
     async with asyncio.timeout(10):  # a loop that does not come round for long is taken for dead
         await stays.work.run_round()
-        created = await stays.work.request_operation(
+        operation = await stays.work.operations.request_operation(
             await stays.user("ada"), CreateDisk(new_disk_id(), "more"), key="more"
         )
+        created = operation.operation_id
         await stays.work.run_round()
         await stays.work.advance(created, 5)
     made = await stays.stores.disk_operations.find_operation(created)

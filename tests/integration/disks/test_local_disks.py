@@ -136,7 +136,8 @@ async def test_what_is_in_a_snapshot_is_known_when_whoever_asked_for_it_hears_th
     rid = await local.start()
     (local.home(rid) / "thesis").write_text("chapter one")
     disk = await local.disk()
-    asked = await local.work.request_operation(await local.user(), SnapshotDisk(disk.disk_id), key="now")
+    operation = await local.work.operations.request_operation(await local.user(), SnapshotDisk(disk.disk_id), key="now")
+    asked = operation.operation_id
     while not (await local.operation(asked)).state.is_finished:
         await local.work.advance(asked, within_s=60)
         local.clock.move(seconds=3)
