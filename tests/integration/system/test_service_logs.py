@@ -16,8 +16,8 @@ WRITE = """
 import logging, os, sys
 import structlog
 from gpudev.bootstrap.service_runtime import configure_logging
-from gpudev.settings import load
-configure_logging(load({"GPU_DEV_LOG_FORMAT": sys.argv[1]}))
+from gpudev.settings import load_settings
+configure_logging(load_settings({"GPU_DEV_LOG_FORMAT": sys.argv[1]}))
 text = os.environ["FORGED"] + os.environ["SECRETS"]
 structlog.get_logger().info("http.request", path=text, user=text)
 try:
