@@ -1,5 +1,6 @@
 """The short way of `gpu-dev proxy-command`: where everything is as usual it works, and it leaves the rest alone."""
 
+import contextlib
 import json
 import os
 import socket
@@ -57,7 +58,8 @@ class Played:
             except OSError:
                 return
             self.connections += 1
-            with line:
+            # A client that closes with bytes unread resets the connection.
+            with line, contextlib.suppress(ConnectionError):
                 line.settimeout(20)
                 self._answer(line)
 
