@@ -125,7 +125,7 @@ async def test_who_logs_in_another_way_cannot_be_taken_over_by_an_invitation(
     refused(await accept(client, secret), 403, "forbidden")
     with pytest.raises(Conflict, match="aws"):
         await invite(stores, clock, "ada")
-    with pytest.raises(Conflict, match="very name"):
+    with pytest.raises(Conflict, match="exactly that name"):
         await invite(stores, clock, "Ada")
 
 

@@ -101,7 +101,7 @@ class Busy:
     async def apply_change(self, change: Change, **how: Any) -> Reservation:
         if self.times:
             self.times -= 1
-            raise Stale("the reservation changed in the meantime; look again")
+            raise Stale("the reservation has changed meanwhile; try again")
         return await self._real.apply_change(change, **how)
 
 

@@ -103,7 +103,7 @@ class MemoryDiskStore:
         operation = changes.operation
         before = self.all_operations[operation.operation_id]
         if before.version != operation.version:
-            raise Stale("the operation went on meanwhile")
+            raise Stale("the operation has changed meanwhile")
         if changes.disk is not None and self.all_disks[changes.disk.disk_id].mark != changes.disk.mark:
             raise Stale("the disk was changed meanwhile")
         written = replace(operation, version=operation.version + 1)

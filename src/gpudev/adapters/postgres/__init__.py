@@ -1,1 +1,1 @@
-"""PostgreSQL: all stores, and the message queue (PGMQ)."""
+"""Stores on PostgreSQL, and the message queue (PGMQ)."""

@@ -68,7 +68,7 @@ class Stores:
 
 
 def open_stores(settings: Settings, *, max_connections: int = 8, timeout_seconds: float = 30.0) -> Stores:
-    """Nothing is connected until it is first used. `patience`: seconds without an answer, and it is `Unavailable`."""
+    """The pool connects at its first use. After `timeout_seconds` without an answer a call raises Unavailable."""
     pool = Pool(settings.database, max_size=max_connections, timeout_seconds=timeout_seconds)
     return Stores(
         pool=pool,

@@ -1,4 +1,4 @@
-"""The audit log on PostgreSQL."""
+"""Audit log on PostgreSQL. The API's role may insert and read entries, never change or delete them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ class PostgresAuditLog:
         self._pool = pool
 
     async def append(self, entries: Sequence[AuditEntry]) -> None:
-        """In one statement, so that either all of them are there or none."""
+        """One statement, so that all entries are written or none."""
         rows = [
             (e.at, e.username, e.key_prefix, e.action, e.target, e.address, e.outcome, e.status, e.request_id)
             for e in entries

@@ -1,4 +1,4 @@
-"""Invitations and used ID tokens on PostgreSQL: what is good once is good once, however many ask at the same moment."""
+"""Invitations and used ID tokens on PostgreSQL. Each is accepted once, also when several use it at once."""
 
 import hashlib
 import secrets
@@ -27,16 +27,18 @@ class PostgresInvitations:
                 "SELECT * FROM api_users WHERE lower(username) = lower($1) FOR UPDATE", username
             ):
                 if row["username"] != username:
-                    raise Conflict(f"there is a user {row['username']!r} already; invite them by that very name")
+                    raise Conflict(
+                        f"a user named {row['username']!r} exists already; use exactly that name to invite them"
+                    )
                 if row["identity_provider"] not in (None, INVITATION_PROVIDER):
                     raise Conflict(f"{username} logs in through {row['identity_provider']} and needs no invitation")
                 if not row["is_active"]:
                     raise Conflict(f"{username} is disabled; enable them first")
                 if row["identity_provider"] is None and row["role"] != Role.USER and role is None:
-                    # The machine's owner, who may only be called like the colleague who is meant.
+                    # The machine's owner, who may just have the same name as the invited colleague.
                     raise Conflict(
-                        f"{username} is an {row['role']} here, and whoever has the link would be, too; "
-                        f"if that is meant, say so with --role {row['role']}"
+                        f"{username} is an {row['role']} here, and the link would give that role to its user; "
+                        f"confirm it with --role {row['role']}"
                     )
                 await connection.execute(
                     "UPDATE api_users SET identity_provider = $2 WHERE user_id = $1",
@@ -44,7 +46,7 @@ class PostgresInvitations:
                     INVITATION_PROVIDER,
                 )
             await _revoke_open(connection, username, now)
-            made = await connection.fetchrow(
+            inserted = await connection.fetchrow(
                 """
                 INSERT INTO invitations (secret_hash, username, role, created_at, expires_at)
                 VALUES ($1, $2, $3, $4, $5) RETURNING *
@@ -55,11 +57,11 @@ class PostgresInvitations:
                 now,
                 now + ttl,
             )
-        assert made is not None
-        return NewInvitation(_invitation_from_row(made), secret)
+        assert inserted is not None
+        return NewInvitation(_invitation_from_row(inserted), secret)
 
     async def accept(self, secret: str, *, now: datetime) -> Invitation | None:
-        # One statement: of two who come at once, the second waits for the first and then finds it used.
+        # One statement: of two at once, the second waits for the first and then finds the invitation used.
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 """
@@ -92,12 +94,12 @@ class PostgresUsedTokens:
     async def use_token(self, digest: bytes, until: datetime, *, now: datetime) -> bool:
         async with self._pool.acquire() as connection:
             await connection.execute("DELETE FROM used_id_tokens WHERE until <= $1", now)
-            first = await connection.fetchval(
+            is_first_use = await connection.fetchval(
                 "INSERT INTO used_id_tokens (digest, until) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING true",
                 digest,
                 until,
             )
-        return bool(first)
+        return bool(is_first_use)
 
 
 async def _revoke_open(connection: Connection, username: str, now: datetime) -> int:
@@ -114,7 +116,7 @@ async def _revoke_open(connection: Connection, username: str, now: datetime) -> 
 
 
 def _hash_secret(secret: str) -> bytes:
-    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    """A plain hash is enough: the secret has 256 random bits, so it cannot be guessed."""
     return hashlib.sha256(secret.encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""Who is bound to which identity, and nonces, on PostgreSQL."""
+"""Login on PostgreSQL: which identity a user is bound to, and nonces."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from gpudev.ports.access import Nonce, Person
 log = structlog.get_logger(__name__)
 _NONCE_BYTES = 24
 MAX_NONCES = 20_000
-"""Asking for one costs nothing, so they are counted. At so many unspent ones somebody is not logging in."""
+"""Requesting a nonce is free for clients, so their number is limited. More unspent ones are no real logins."""
 
 
 class PostgresAccounts:
@@ -23,19 +23,19 @@ class PostgresAccounts:
         self._pool = pool
 
     async def enrol(self, person: Person, *, came_from: str | None, now: datetime) -> User:
-        is_no_admin = person.role is not None and person.role is not Role.ADMIN
+        loses_admin = person.role is not None and person.role is not Role.ADMIN
         async with self._pool.transaction() as connection:
-            if is_no_admin:
+            if loses_admin:
                 await lock_admins(connection)
             row = await _ensure_user(connection, person)
             if not row["is_active"]:
-                raise Forbidden(f"the user {row['username']} is disabled; ask an operator")
+                raise Forbidden(f"user {row['username']} is disabled; ask an operator")
             role = person.role
-            if is_no_admin and await is_last_admin(connection, row["username"]):
-                # A group that was renamed or emptied must not leave a system that nobody can administer.
-                log.warning("login.last_admin_stays", username=row["username"], groups_say=str(person.role))
+            if loses_admin and await is_last_admin(connection, row["username"]):
+                # A group that was renamed or emptied must not leave the system without an admin.
+                log.warning("login.last_admin_kept", username=row["username"], role_of_groups=str(person.role))
                 role = None
-            seen = await connection.fetchrow(
+            updated = await connection.fetchrow(
                 """
                 UPDATE api_users SET role = coalesce($2, role), email = coalesce($3, email),
                        last_login_at = $4, last_login_from = $5
@@ -47,8 +47,8 @@ class PostgresAccounts:
                 now,
                 came_from,
             )
-        assert seen is not None  # the row is locked
-        return user_from_row(seen)
+        assert updated is not None  # the row is locked
+        return user_from_row(updated)
 
     async def expect_login(self, username: str, provider: str) -> None:
         async with self._pool.transaction() as connection:
@@ -63,7 +63,7 @@ class PostgresAccounts:
 
 
 async def _ensure_user(connection: Connection, person: Person) -> asyncpg.Record:
-    # Two logins at once of somebody new: the second waits and finds what the first made.
+    # Two logins of a new user at once: the second waits, and finds the row of the first.
     for lock in (f"identity {person.provider} {person.subject}", f"username {person.username.lower()}"):
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock)
     identity = (person.provider, person.subject)
@@ -72,13 +72,13 @@ async def _ensure_user(connection: Connection, person: Person) -> asyncpg.Record
     )
     if row is not None:
         return row
-    # ADA and ada are one name to everybody who reads it.
+    # People read ADA and ada as one name.
     namesakes = await connection.fetch(
         "SELECT * FROM api_users WHERE lower(username) = lower($1) FOR UPDATE", person.username
     )
     for namesake in namesakes:
         if namesake["identity_provider"] != person.provider or namesake["identity_subject"] is not None:
-            raise Forbidden(f"the name {person.username} is taken by a user who logs in another way; ask an operator")
+            raise Forbidden(f"the name {person.username} is taken by a user with another login method; ask an operator")
     if namesakes:
         row = await connection.fetchrow(
             "UPDATE api_users SET identity_subject = $2 WHERE user_id = $1 RETURNING *",
@@ -107,7 +107,7 @@ class PostgresNonces:
         nonce = Nonce(secrets.token_urlsafe(_NONCE_BYTES), now + ttl)
         async with self._pool.transaction() as connection:
             await connection.execute("DELETE FROM login_nonces WHERE expires_at <= $1", now)
-            made = await connection.fetchval(
+            is_inserted = await connection.fetchval(
                 """
                 INSERT INTO login_nonces (nonce, expires_at)
                 SELECT $1, $2 WHERE (SELECT count(*) FROM login_nonces) < $3 RETURNING true
@@ -116,8 +116,8 @@ class PostgresNonces:
                 nonce.expires_at,
                 self._limit,
             )
-        if not made:
-            raise LimitReached("too many logins were begun and not finished; try again in a few minutes")
+        if not is_inserted:
+            raise LimitReached("too many unfinished logins; try again in a few minutes")
         return nonce
 
     async def spend(self, value: str, *, now: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Users and keys on PostgreSQL. Only hashes of keys are kept; the secret is shown once."""
+"""Users and API keys on PostgreSQL. Only hashes of keys are stored; the secret is shown once."""
 
 import hashlib
 import secrets
@@ -16,7 +16,7 @@ from gpudev.ports.access import KeyRecord
 KEY_PREFIX = "gpudev_"
 _RANDOM_BYTES = 32
 _COUNTED_HALF_LIVES = 10
-"""What is longer ago is less than a thousandth."""
+"""Older use has a weight below a thousandth."""
 
 
 class PostgresUsers:
@@ -32,7 +32,7 @@ class PostgresUsers:
                 role.value,
             )
         if row is None:
-            raise Conflict(f"there is already a user {username!r}")
+            raise Conflict(f"a user named {username!r} exists already")
         return user_from_row(row)
 
     async def find_user(self, username: str) -> User | None:
@@ -46,11 +46,11 @@ class PostgresUsers:
 
     async def set_weight(self, username: str, weight: float) -> None:
         async with self._pool.acquire() as connection:
-            done = await connection.fetchval(
+            updated = await connection.fetchval(
                 "UPDATE api_users SET weight = $2 WHERE username = $1 RETURNING user_id", username, weight
             )
-        if done is None:
-            raise NotFound(f"no user named {username!r}")
+        if updated is None:
+            raise NotFound(_UNKNOWN_USER.format(username))
 
     async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, FairShareUsage]:
         async with self._pool.acquire() as connection:
@@ -82,7 +82,7 @@ class PostgresUsers:
             row = await connection.fetchrow(
                 """
                 SELECT k.key_id, k.key_hash, k.key_prefix, k.created_at, k.expires_at, k.is_active,
-                       coalesce(k.last_used_at < clock_timestamp() - interval '1 minute', true) AS unnoted,
+                       coalesce(k.last_used_at < clock_timestamp() - interval '1 minute', true) AS is_use_unrecorded,
                        u.user_id, u.username, u.role, u.email
                 FROM api_keys k JOIN api_users u USING (user_id)
                 WHERE k.key_hash = $1 AND k.is_active AND u.is_active
@@ -90,11 +90,11 @@ class PostgresUsers:
                 """,
                 hash_key(secret),
             )
-            # Found by its hash, which tells nothing about the key by how long it takes; compared so all the same.
+            # The search by hash leaks nothing about the key through its duration. Compared in constant time anyway.
             if row is not None and not secrets.compare_digest(row["key_hash"], hash_key(secret)):
                 row = None
-            if row is not None and row["unnoted"]:
-                # To the minute is enough, and spares a commit per request.
+            if row is not None and row["is_use_unrecorded"]:
+                # Minutes are exact enough, and save a commit per request.
                 await connection.execute(
                     "UPDATE api_keys SET last_used_at = clock_timestamp() WHERE key_id = $1", row["key_id"]
                 )
@@ -105,7 +105,7 @@ class PostgresUsers:
 
     async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
         async with self._pool.transaction() as connection:
-            # The user first, then the key: in the order in which users are disabled.
+            # The user first, then the key: the same order in which disabling a user locks them.
             await connection.execute(
                 "SELECT FROM api_users WHERE user_id = (SELECT user_id FROM api_keys WHERE key_id = $1) FOR SHARE",
                 key_id,
@@ -114,14 +114,14 @@ class PostgresUsers:
                 """
                 UPDATE api_keys k SET is_active = false FROM api_users u
                 WHERE k.key_id = $1 AND k.is_active AND u.user_id = k.user_id AND u.is_active
-                RETURNING k.user_id, k.expires_at, u.identity_subject IS NOT NULL AS vouched_for
+                RETURNING k.user_id, k.expires_at, u.identity_subject IS NOT NULL AS has_identity
                 """,
                 key_id,
             )
             if old is None:
                 raise Unauthenticated("this key was revoked; log in again")
-            # Whoever vouched for them is asked again when the time is over: rotating buys no more of it.
-            latest = old["expires_at"] if old["vouched_for"] else None
+            # A user of an identity provider must log in again at the key's end: rotation does not extend it.
+            latest = old["expires_at"] if old["has_identity"] else None
             return await _issue_key(connection, UserId(old["user_id"]), ttl, "rotated", no_later_than=latest)
 
     async def revoke_key(self, key_id: int) -> bool:
@@ -133,7 +133,7 @@ class PostgresUsers:
 
 
 def hash_key(secret: str) -> str:
-    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    """A plain hash is enough: the secret has 256 random bits, so it cannot be guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -146,8 +146,8 @@ async def _issue_key(
     no_later_than: datetime | None = None,
 ) -> IssuedKey:
     secret = KEY_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    # FOR SHARE: whoever disables this user at the same moment waits, and then finds this key among those to revoke.
-    made = await connection.fetchrow(
+    # FOR SHARE: a concurrent disabling of this user waits, and then finds this key among those to revoke.
+    inserted = await connection.fetchrow(
         """
         WITH owner AS (SELECT user_id FROM api_users WHERE user_id = $1 AND is_active FOR SHARE)
         INSERT INTO api_keys (user_id, key_hash, key_prefix, expires_at, description)
@@ -161,18 +161,17 @@ async def _issue_key(
         description,
         no_later_than,
     )
-    if made is None:
+    if inserted is None:
         name = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
-        raise Forbidden(f"the user {name} is disabled; an operator can enable them")
-    return IssuedKey(secret, made["expires_at"])
+        raise Forbidden(f"user {name} is disabled; an operator can enable them")
+    return IssuedKey(secret, inserted["expires_at"])
 
 
 def user_from_row(row: asyncpg.Record) -> User:
     return from_row(User, row, role=Role(row["role"]))
 
 
-# What admins do to users and keys, on PostgreSQL. Triggers tell the API processes.
-
+# Administration of users and keys. Triggers notify the API processes.
 
 _SELECT_KEYS = """
     SELECT k.key_id, u.username, k.key_prefix, k.created_at, k.expires_at, k.last_used_at,
@@ -245,8 +244,10 @@ async def _check_admin_remains(connection: Connection, username: str) -> None:
 
 
 async def lock_admins(connection: Connection) -> None:
-    """One at a time: two who each take the other's role away would both find an admin left. To be taken before any
-    user's row is locked."""
+    """Serializes changes of admins: two admins who demote each other at once would both find one left.
+
+    Take it before locking any user's row.
+    """
     await connection.execute("SELECT pg_advisory_xact_lock(hashtext('gpudev admins'))")
 
 

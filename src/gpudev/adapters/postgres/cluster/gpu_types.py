@@ -1,4 +1,4 @@
-"""GPU types on PostgreSQL: the catalogue, and their availability."""
+"""GPU types on PostgreSQL: the catalogue, and the availability of each type."""
 
 from collections.abc import Sequence
 
@@ -34,11 +34,11 @@ class PostgresCatalogue:
                 description,
             )
         if row is None:
-            raise NotFound(f"there is no GPU type {name!r}")
+            raise NotFound(f"no GPU type named {name!r}")
         return _gpu_type_from_row(row)
 
     async def save_gpu_types(self, types: Sequence[GpuType]) -> None:
-        """What this machine knows of its own types goes before the seed."""
+        """The types of this machine's own nodes override the seeded catalogue."""
         async with self._pool.transaction() as connection:
             await seed_gpu_types(connection, list(types), overwrite=True)
 
@@ -74,18 +74,18 @@ class PostgresCatalogue:
                 """,
                 [
                     (
-                        f.gpu_type,
-                        f.total_cluster_gpus,
-                        f.available_gpus,
-                        f.max_reservable,
-                        f.full_nodes_available,
-                        f.running_instances,
-                        f.desired_capacity,
-                        f.max_per_node,
-                        f.updated_at,
-                        f.updated_by,
+                        row.gpu_type,
+                        row.total_cluster_gpus,
+                        row.available_gpus,
+                        row.max_reservable,
+                        row.full_nodes_available,
+                        row.running_instances,
+                        row.desired_capacity,
+                        row.max_per_node,
+                        row.updated_at,
+                        row.updated_by,
                     )
-                    for f in facts
+                    for row in facts
                 ],
             )
 
@@ -103,10 +103,9 @@ def _gpu_type_from_row(row: asyncpg.Record) -> GpuType:
     )
 
 
-# Availability rows on PostgreSQL, for whoever looks once: facts never replace later ones.
-
-
 class PostgresAvailability:
+    """Availability without the planning lease, for one-shot commands. It never overwrites newer rows."""
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
@@ -121,11 +120,11 @@ class PostgresAvailability:
         try:
             return await self._write(row)
         except asyncpg.PostgresError as error:
-            raise Conflict(f"the database refuses it: {error}") from error
+            raise Conflict(f"the database rejected it: {error}") from error
 
     async def _write(self, row: AvailabilityRow) -> bool:
         async with self._pool.acquire() as connection:
-            done = await connection.fetchval(
+            updated = await connection.fetchval(
                 """
                 UPDATE gpu_types
                 SET total_cluster_gpus = $2, available_gpus = $3, max_reservable = $4, full_nodes_available = $5,
@@ -145,4 +144,4 @@ class PostgresAvailability:
                 row.updated_at,
                 row.updated_by,
             )
-        return done is not None
+        return updated is not None

@@ -1,4 +1,4 @@
-"""Nodes on PostgreSQL: those that the cluster shows, for a while those that are gone, and cordons."""
+"""Nodes on PostgreSQL: those of the last observation, for 30 days those that are gone, and cordons."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -56,7 +56,7 @@ class PostgresNodes:
     async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
-                # What an operator closes is closed at once, and not only when the processor has looked again.
+                # A cordon counts at once, and not only after the processor's next cycle.
                 """
                 SELECT n.name, n.gpu_type, n.units, n.ready, n.schedulable AND c.node IS NULL AS schedulable,
                        n.foreign_units, n.foreign_indices, n.simulated, n.address, n.seen_at, c.reason AS closed_because
@@ -69,7 +69,7 @@ class PostgresNodes:
 
 
 async def _record_absent_nodes(connection: Connection, present: Sequence[str], now: datetime) -> None:
-    """Those that are gone are known for a while, so that one can be closed before it comes back."""
+    """Nodes that are gone are kept for a while, so that one can be cordoned before it comes back."""
     await connection.execute(
         """
         WITH gone AS (DELETE FROM cluster_nodes WHERE name <> ALL($1::text[]) RETURNING name, gpu_type, seen_at)
@@ -87,10 +87,9 @@ def _node_from_row(row: asyncpg.Record) -> Node:
     return from_row(Node, row, foreign_indices=frozenset(row["foreign_indices"]), zone=None)
 
 
-# Closed nodes on PostgreSQL. A trigger wakes the processor.
-
-
 class PostgresCordons:
+    """Cordons, absent nodes and notices for terminals. A trigger wakes the processor."""
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
@@ -124,11 +123,11 @@ class PostgresCordons:
 
     async def has_taken_effect(self, nodes: Sequence[str]) -> bool:
         async with self._pool.acquire() as connection:
-            # What the processor publishes at the end of a turn is what it has planned with.
-            found = await connection.fetchval(
+            # At the end of a cycle the processor publishes the nodes with which it planned.
+            is_any_open = await connection.fetchval(
                 "SELECT EXISTS (SELECT FROM cluster_nodes WHERE name = ANY($1::text[]) AND schedulable)", list(nodes)
             )
-        return not found
+        return not is_any_open
 
     async def list_absent_nodes(self) -> Sequence[AbsentNode]:
         async with self._pool.acquire() as connection:
@@ -146,14 +145,14 @@ class PostgresCordons:
     async def take_notices(self) -> Sequence[tuple[ReservationId, str]]:
         async with self._pool.acquire() as connection:
             if not await connection.fetchval("SELECT EXISTS (SELECT FROM terminal_notices)"):
-                return []  # a turn without any writes nothing
+                return []  # a cycle without notices writes nothing
             found = await connection.fetch("DELETE FROM terminal_notices RETURNING notice_id, reservation_id, message")
         by_age = sorted(found, key=lambda row: int(row["notice_id"]))
         return [(ReservationId(row["reservation_id"]), row["message"]) for row in by_age]
 
 
 async def _check_node_known(connection: Connection, node: str) -> None:
-    known = await connection.fetchval(
+    is_known = await connection.fetchval(
         """
         SELECT EXISTS (SELECT FROM cluster_nodes WHERE name = $1)
             OR EXISTS (SELECT FROM nodes_away WHERE name = $1)
@@ -161,5 +160,5 @@ async def _check_node_known(connection: Connection, node: str) -> None:
         """,
         node,
     )
-    if not known:
+    if not is_known:
         raise NotFound(f"no node named {node!r}")

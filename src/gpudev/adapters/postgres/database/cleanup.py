@@ -1,7 +1,6 @@
-"""What may be forgotten, once its time has passed: spent idempotency keys, keys that can never be used again, and what
-was told outside.
+"""Deletes old rows: idempotency keys, API keys that have ended, sent notifications, secrets.
 
-Reservations and their history are kept: they are what people did, and the ETA learns from them.
+Reservations and their history are kept: they record what people did, and the forecast learns from them.
 """
 
 from datetime import timedelta
@@ -12,20 +11,21 @@ IDEMPOTENCY_KEY_RETENTION = timedelta(days=7)
 ENDED_KEY_RETENTION = timedelta(days=30)
 NOTIFICATION_RETENTION = timedelta(days=7)
 UNFINISHED_MOVE_RETENTION = timedelta(days=7)
-"""What goes along with those that have left their place and did not go on elsewhere."""
+"""How long personalization and addons of an unfinished move are kept."""
 
 
 async def delete_old_rows(pool: Pool) -> tuple[int, int]:
-    """By the database's clock; safe to run twice and from several places. Answers how many of each went."""
+    """By the database's clock. Safe to run twice and in several processes. Returns how many idempotency keys and API
+    keys were deleted."""
     async with pool.transaction() as connection:
-        requests = await connection.fetchval(
+        idempotency_keys = await connection.fetchval(
             """
             WITH gone AS (DELETE FROM idempotency_keys WHERE created_at < now() - $1::interval RETURNING 1)
             SELECT count(*) FROM gone
             """,
             IDEMPOTENCY_KEY_RETENTION,
         )
-        keys = await connection.fetchval(
+        api_keys = await connection.fetchval(
             """
             WITH gone AS (
                 DELETE FROM api_keys
@@ -40,7 +40,7 @@ async def delete_old_rows(pool: Pool) -> tuple[int, int]:
             "DELETE FROM notifications WHERE state <> 'waiting' AND next_at < now() - $1::interval",
             NOTIFICATION_RETENTION,
         )
-        # Its secrets open nothing any more once its dev server is gone.
+        # These secrets are useless when the dev server is gone.
         await connection.execute(
             """
             DELETE FROM jupyter_servers j USING reservations r
@@ -50,7 +50,7 @@ async def delete_old_rows(pool: Pool) -> tuple[int, int]:
             """,
             UNFINISHED_MOVE_RETENTION,
         )
-        # Nobody finishes a move that long after it was begun.
+        # A move that is unfinished for so long is never finished.
         await connection.execute(
             """
             DELETE FROM reservation_setups s USING reservation_moves m
@@ -58,4 +58,4 @@ async def delete_old_rows(pool: Pool) -> tuple[int, int]:
             """,
             UNFINISHED_MOVE_RETENTION,
         )
-    return requests, keys
+    return idempotency_keys, api_keys

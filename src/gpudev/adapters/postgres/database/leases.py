@@ -1,7 +1,8 @@
-"""The planning lease: a row with holder and epoch, kept by heartbeat, freed at once when its holder's session ends.
+"""The planning lease, and the locks of reconcile passes.
 
-The session lock makes a crash visible immediately (the server drops it with the connection); the heartbeat
-covers a holder that hangs with its connection open; the epoch makes a holder that wakes up late harmless.
+A lease is a row with holder and epoch. The holder renews it by heartbeat and holds a session lock. The session lock
+shows a crash immediately: the server drops it with the connection. The heartbeat covers a holder that hangs with its
+connection open. The epoch makes writes of a former holder harmless.
 """
 
 from __future__ import annotations  # asyncpg's classes take parameters for the type checker only
@@ -52,7 +53,7 @@ class PostgresLeases:
         return None if epoch is None else Lease(name, holder, epoch)
 
     async def release(self, lease: Lease) -> None:
-        """Let the next one in at once."""
+        """The next holder can take it immediately."""
         async with self._pool.acquire() as connection:
             await connection.execute(
                 "UPDATE leases SET expires_at = '-infinity' WHERE name = $1 AND holder = $2 AND epoch = $3",
@@ -63,7 +64,7 @@ class PostgresLeases:
         await self.close()
 
     async def is_held(self, name: str) -> bool:
-        """Whether somebody's heartbeat is fresh: is anyone planning?"""
+        """Whether any holder's heartbeat is recent."""
         async with self._pool.acquire() as connection:
             return bool(
                 await connection.fetchval(
@@ -89,7 +90,7 @@ class PostgresLeases:
 
 
 async def check_epoch(connection: Connection, lease: Lease) -> None:
-    """Inside a transaction: hold the lease's row still until the commit, or find that it is another's."""
+    """Lock the lease's row until the commit of the caller's transaction. Raises LeaseLost if another holds it."""
     row = await connection.fetchrow("SELECT holder, epoch FROM leases WHERE name = $1 FOR SHARE", lease.name)
     if row is None or (row["holder"], row["epoch"]) != (lease.holder, lease.epoch):
         raise LeaseLost(f"the {lease.name} lease is held by another processor now")
@@ -99,10 +100,9 @@ def _lease_lock_key(name: str) -> int:
     return zlib.crc32(f"gpu-dev lease {name}".encode())
 
 
-# A lock for each pass, held by a session of its own: it ends with whoever held it, however that ended.
-
-
 class PostgresReconcileLocks:
+    """One lock per pass, held by a session of its own. So it ends with the process that holds it, even in a crash."""
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
@@ -112,14 +112,15 @@ class PostgresReconcileLocks:
         session = await connect(self._pool.database, server_settings={"application_name": name})
         try:
             with translate_errors():
-                busy = await _take_lock(session, which, wait)
-            yield busy
+                other_holder = await _take_lock(session, which, wait)
+            yield other_holder
         finally:
-            # No farewell that could take long: the server frees the lock as soon as the session is gone.
+            # Without an orderly close, which may take long: the server frees the lock when the session is gone.
             session.terminate()
 
 
 async def _take_lock(session: Connection, which: ReconcilePass, wait: bool) -> str | None:
+    """None: the lock was taken. Else the process that holds it."""
     key = _reconcile_lock_key(which)
     if wait:
         await session.execute("SELECT pg_advisory_lock($1)", key)
@@ -134,8 +135,7 @@ async def _take_lock(session: Connection, which: ReconcilePass, wait: bool) -> s
         """,
         key,
     )
-    who = (holder or "").removeprefix(f"gpu-dev {which} ")
-    return who or "another run"
+    return (holder or "").removeprefix(f"gpu-dev {which} ") or "another run"
 
 
 def _reconcile_lock_key(which: ReconcilePass) -> int:

@@ -1,6 +1,6 @@
-"""LISTEN, kept alive: one connection that hears, and reconnects when the server was away.
+"""LISTEN on one connection that reconnects by itself, and the changes received through it.
 
-After every (re)connect all listeners are woken, because what was said while nobody listened is lost.
+After every (re)connect all subscribers are woken, because notifications sent in between are lost.
 """
 
 import asyncio
@@ -27,8 +27,10 @@ _HEALTHY_AFTER_S = 5.0
 
 
 class LivenessProbe:
-    """How often a listening connection is asked whether it lives, and who wants to know. The answer comes after all
-    that was said before the question, so it also proves that nothing said until then is still on its way."""
+    """How often a listening connection is checked with a query.
+
+    The answer arrives after all earlier notifications. So it also proves that none sent before the query is missing.
+    """
 
     interval_s = 10.0
 
@@ -40,7 +42,7 @@ class LivenessProbe:
 
 
 class Listener:
-    """Calls `heard(payload)` for every notification and `heard(None)` after every (re)connect."""
+    """Calls `on_payload(payload)` for every notification and `on_payload(None)` after every (re)connect."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Listener:
             await asyncio.sleep(backoff(failures, _FIRST_DELAY_S, _LONGEST_DELAY_S))
 
     async def _listen(self) -> None:
-        """Until the connection ends. A quiet ping tells a dead connection from a silent one."""
+        """Listen until the connection ends. A periodic query distinguishes a dead connection from a silent one."""
         connection = await connect(self._database)
         ended = asyncio.Event()
         try:
@@ -102,7 +104,7 @@ class Listener:
 
 
 class PostgresReservationChanges:
-    """Wakes whoever watches a reservation. Fulfils `ports.reservations.ReservationChanges`."""
+    """Wakes the subscribers of a reservation. Implements `ports.reservations.ReservationChanges`."""
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._listener = Listener(database, RESERVATION_CHANGES_CHANNEL, self._wake_watchers)
@@ -142,11 +144,11 @@ class PostgresReservationChanges:
 
 
 class AccessLivenessProbe(LivenessProbe):
-    """Quick while somebody asks for it, and slow otherwise: a machine that rests is left alone."""
+    """Checks often while somebody asks for freshness, and seldom otherwise: an idle machine stays idle."""
 
     interval_s = 0.25
     _ANSWER_LIFETIME_S = 0.9
-    """How long a connection that died right after an answer is believed to hear; a second is promised."""
+    """How long a connection may be dead after its last answer without being noticed. The promise is one second."""
     _IDLE_INTERVAL_S = 10.0
 
     def __init__(self) -> None:
@@ -166,7 +168,7 @@ class AccessLivenessProbe(LivenessProbe):
 
 
 class PostgresAccessChanges:
-    """Tells which keys and users changed. Fulfils `ports.reservations.AccessChanges`."""
+    """Publishes which keys and users changed. Implements `ports.access.AccessChanges`."""
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._probe = AccessLivenessProbe()
@@ -187,10 +189,10 @@ class PostgresAccessChanges:
 
     def _publish_change(self, payload: str | None) -> None:
         kind, _, number = (payload or "").partition(":")
-        change = AccessChange()  # also for what a later version may say
+        change = AccessChange()  # everything: also for payloads of a later version
         if kind == "key" and number.isdigit():
             change = AccessChange(key_id=int(number))
         elif kind == "user" and number.isdigit():
             change = AccessChange(user_id=int(number))
-        for heard in self._callbacks:
-            heard(change)
+        for on_change in self._callbacks:
+            on_change(change)

@@ -1,7 +1,8 @@
-"""What the database shows of the system, for metrics: counts by indexed rows alone, whatever the history's length.
+"""Queries for metrics: the system's state, and the events since the last query.
 
-What happened since the last question is found by rows' numbers. Transactions that take their numbers in one order may
-commit in another, so a stretch behind the newest number is looked at again and what was seen is remembered.
+All counts use indexes, so that they do not depend on the length of the history. New events are found by their row
+numbers. Transactions may commit in another order than they got their numbers, so the last rows are read again each
+time, and the numbers that were counted are remembered.
 """
 
 from collections import defaultdict
@@ -92,14 +93,14 @@ class PostgresSystemState:
 
 
 class _RowTracker:
-    """Numbers of rows, each told once."""
+    """Row numbers that were counted, so that each row counts once."""
 
     def __init__(self) -> None:
         self._counted: set[int] = set()
         self._newest = 0
 
     def begin(self, newest: int | None) -> None:
-        """All there are so far have been told."""
+        """Count only rows after `newest`. None: there are no rows yet."""
         self._newest = newest or 0
         self._counted = set(range(max(0, self._newest - _OVERLAP_ROWS) + 1, self._newest + 1))
 
@@ -126,7 +127,7 @@ class PostgresEventHistory:
         self._open_operations: set[UUID] = set()
 
     async def begin(self) -> None:
-        """What happened before this moment is not told. Raises Unavailable."""
+        """Events before this moment are not counted. Raises Unavailable."""
         async with self._pool.acquire() as connection:
             self._steps.begin(await connection.fetchval("SELECT max(event_id) FROM reservation_events"))
             self._corrections.begin(await connection.fetchval("SELECT max(event_id) FROM disk_events"))
@@ -135,20 +136,20 @@ class PostgresEventHistory:
             self._open_operations = {row["operation_id"] for row in unfinished}
 
     async def since_last_time(self) -> list[CountedEvent]:
-        """Raises Unavailable; nothing is lost by that."""
+        """The new events. Raises Unavailable; the next call then returns them."""
         async with self._pool.acquire() as connection:
             steps = await connection.fetch(_STEPS, self._steps.lower_bound, _MAX_ROWS)
             events = await connection.fetch(_CORRECTIONS, self._corrections.lower_bound, _MAX_ROWS)
             operations = await connection.fetch(
                 _OPERATIONS, self._newest_operation, list(self._open_operations), _MAX_ROWS
             )
-        happened: list[CountedEvent] = [_step_from_row(row) for row in steps if self._steps.is_new(row["event_id"])]
+        counted: list[CountedEvent] = [_step_from_row(row) for row in steps if self._steps.is_new(row["event_id"])]
         for row in events:
             if self._corrections.is_new(row["event_id"]) and row["kind"] in ("imported", "reconciled"):
-                happened.append(DiskCorrection(row["kind"]))
+                counted.append(DiskCorrection(row["kind"]))
         self._steps.drop_old()
         self._corrections.drop_old()
-        return [*happened, *self._ended_operations(operations)]
+        return [*counted, *self._ended_operations(operations)]
 
     def _ended_operations(self, rows: Sequence[asyncpg.Record]) -> list[CountedEvent]:
         ended: list[CountedEvent] = []
@@ -182,12 +183,12 @@ async def _load_types(connection: Connection, now: datetime) -> tuple[GpuTypeSta
     nodes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for row in await connection.fetch(_NODES):
         nodes[row["gpu_type"]][row["state"]] = row["count"]
-    pictures = []
+    types = []
     for row in await connection.fetch(_SELECT_TYPES):
         name, statuses = row["gpu_type"], by_status[row["gpu_type"]]
         waiting = [statuses[status] for status in ("pending", "queued") if status in statuses]
-        seen_at = row["last_availability_update"]
-        pictures.append(
+        updated_at = row["last_availability_update"]
+        types.append(
             GpuTypeState(
                 gpu_type=name,
                 capacity=row["total_cluster_gpus"],
@@ -201,22 +202,22 @@ async def _load_types(connection: Connection, now: datetime) -> tuple[GpuTypeSta
                 queue_length=sum(one["count"] for one in waiting),
                 queue_units=sum(one["units"] for one in waiting),
                 oldest_wait_seconds=max((_age_seconds(one["oldest"], now) for one in waiting), default=0.0),
-                availability_age_seconds=None if seen_at is None else _age_seconds(seen_at, now),
+                availability_age_seconds=None if updated_at is None else _age_seconds(updated_at, now),
             )
         )
-    return tuple(pictures)
+    return tuple(types)
 
 
 async def _load_queues(connection: Connection) -> tuple[MessageQueueState, ...]:
     found = []
     for queue in MESSAGE_QUEUES:
-        # A queue is a table of its own; its name comes from our own list, never from outside.
-        alive = await connection.fetchrow(
+        # Each queue is a table. Its name comes from our own list, never from outside.
+        waiting = await connection.fetchrow(
             f"SELECT count(*) AS count, extract(epoch FROM now() - min(enqueued_at)) AS age FROM pgmq.q_{queue}"  # noqa: S608
         )
         dead = await connection.fetchval(f"SELECT count(*) FROM pgmq.q_{dead_letter_queue(queue)}")  # noqa: S608
-        assert alive is not None  # aggregates answer one row
-        found.append(MessageQueueState(queue, alive["count"], max(0.0, float(alive["age"] or 0)), dead))
+        assert waiting is not None  # an aggregate returns one row
+        found.append(MessageQueueState(queue, waiting["count"], max(0.0, float(waiting["age"] or 0)), dead))
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
-"""Brings the schema up to date: numbered files, one transaction each, under an advisory lock, checksummed.
+"""Applies the schema's migrations: numbered files, one transaction each, with checksums.
 
-Two migrators at once are safe: the second waits, then finds nothing to do. PGMQ comes first, from its own
-package's SQL, unless the server has it as an extension or an earlier run installed it.
+An advisory lock makes two migrators at once safe: the second waits, then finds nothing to do. PGMQ comes first, from
+its own package's SQL, unless the server has it as an extension or an earlier run installed it.
 """
 
 import functools
@@ -42,14 +42,14 @@ class MigrationState:
 
 
 class ChecksumMismatch(Conflict):
-    """An applied file was edited, or the database belongs to another line of development."""
+    """An applied migration was edited, or the database belongs to another branch of development."""
 
     code = "migration_checksum"
 
 
 @functools.cache
 def list_migrations() -> list[Migration]:
-    """Those of this program, as it was started: new files beside a running service are those of the next one."""
+    """The migrations of this program at its start. Files that an upgrade adds later belong to the next start."""
     folder = files("gpudev.adapters.postgres").joinpath("migrations")
     found = []
     for entry in folder.iterdir():
@@ -59,14 +59,17 @@ def list_migrations() -> list[Migration]:
 
 
 class NewerSchema(Conflict):
-    """The database has migrations that this program does not know: a later version of it was here."""
+    """The database has migrations that this program does not know: a later version applied them."""
 
     code = "newer_schema"
 
 
 async def migrate(database: DatabaseSettings, *, roles: bool = False, refuse_newer: bool = False) -> list[Migration]:
-    """Apply what is missing; answer what was applied. `roles`: make the services' roles, too. Those that are there,
-    whoever made them, may then do what they need. `refuse_newer`: touch nothing that a later version has left."""
+    """Apply missing migrations, and return them.
+
+    `roles`: also create the services' roles. Existing roles get their privileges in any case. `refuse_newer`: raise
+    NewerSchema, and change nothing, where a later version has been.
+    """
     connection = await connect(database)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
@@ -111,15 +114,17 @@ async def list_migration_states(database: DatabaseSettings) -> list[MigrationSta
 
 
 async def is_schema_current(connection: Connection) -> bool:
-    """Whether every migration this program knows is applied: services wait for the schema they need. What may not be
-    looked at yet is not there yet: a service's role is granted its rights at the end."""
+    """Whether all migrations of this program are applied: services wait for their schema.
+
+    A table that may not be read yet counts as missing: the services' roles get their privileges last.
+    """
     if not await connection.fetchval("SELECT has_table_privilege(to_regclass('schema_migrations'), 'SELECT')"):
         return False
     return {migration.number for migration in list_migrations()} <= set(await _applied_migrations(connection))
 
 
 async def seed_gpu_types(connection: Connection, types: list[GpuType], *, overwrite: bool) -> None:
-    """The catalogue's rows. An operator's edits stay, unless this machine knows better (`overwrite`)."""
+    """Insert the catalogue's rows. Operators' edits are kept, unless `overwrite`: this machine's own types."""
     rows = [
         (t.name, t.instance_type, t.max_gpus, t.cpus, t.memory_gb, t.multinode, t.description, overwrite) for t in types
     ]
@@ -138,10 +143,10 @@ async def seed_gpu_types(connection: Connection, types: list[GpuType], *, overwr
 
 
 async def ensure_queue_notifications(connection: Connection) -> None:
-    """Switch on PGMQ's insert notification for both queues.
+    """Enable PGMQ's insert notification for both queues.
 
-    Called whenever a listener connects, not only once: PGMQ keeps the switch in an unlogged table, which a
-    crash of the server empties. A function of ours does it, because a service's role may not make triggers.
+    Called at every connect of a listener, not only once: PGMQ keeps the switch in an unlogged table, which a crash of
+    the server empties. A SQL function of ours does it, because a service's role may not create triggers.
     """
     await connection.execute("SELECT enable_queue_notifications()")
 
@@ -165,7 +170,7 @@ async def _check_not_newer(connection: Connection) -> None:
         newest = max(unknown, key=lambda row: int(row["number"]))
         raise NewerSchema(
             f"a later version of gpu-dev has used this state (migration {newest['number']:04}, {newest['name']}, of "
-            f"{newest['applied_at']:%Y-%m-%d}); nothing was changed. Start that version again, or a later one."
+            f"{newest['applied_at']:%Y-%m-%d}); nothing was changed; start that version or a later one"
         )
 
 

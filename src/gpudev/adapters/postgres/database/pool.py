@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL: how they are opened, what they can encode, and what their failures mean.
+"""Connections to PostgreSQL: pool, JSON codecs, and translation of errors.
 
-How the pool is used: one `acquire` per store call, never held across anything that waits for the outside, and
-never two at once in one task (a pool that is exhausted by nested acquires waits for itself).
+Rules of use: one `acquire` per store call, never held while waiting for anything else, and never two at once in one
+task (a pool that is exhausted by nested acquires waits for itself).
 """
 
 from __future__ import annotations  # asyncpg's classes take parameters for the type checker only
@@ -20,7 +20,7 @@ from gpudev.settings import DatabaseSettings
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 UNREACHABLE = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, TimeoutError)
-"""What asyncpg raises when the server is not there (or went away in the middle of a call)."""
+"""Raised by asyncpg when the server cannot be reached, or is lost during a call."""
 _RELEASE_TIMEOUT_SECONDS = 1.0
 SHUTTING_DOWN = (
     asyncpg.AdminShutdownError,
@@ -31,7 +31,7 @@ SHUTTING_DOWN = (
 
 
 async def connect(database: DatabaseSettings, **kwargs: Any) -> asyncpg.Connection[asyncpg.Record]:
-    """One connection outside the pool, for what must stay on it: listening, locks, migrations."""
+    """One connection outside the pool, for session state: LISTEN, locks, migrations."""
     with translate_errors():
         connection: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(**_connect_arguments(database), **kwargs)
         await set_json_codecs(connection)
@@ -39,10 +39,10 @@ async def connect(database: DatabaseSettings, **kwargs: Any) -> asyncpg.Connecti
 
 
 class Pool:
-    """The pool, opened lazily and again after the server was away; all failures to reach it are `Unavailable`.
+    """The pool. It opens lazily, and again after the server was down. Failures to reach the server are `Unavailable`.
 
-    `patience`: so many seconds are waited for a connection, and as many for each answer, before the server counts as
-    not there. One that hangs takes connections and never answers, so that nothing but time tells.
+    `timeout_seconds`: how long to wait for a connection, and for each answer, before the server counts as down. A
+    server that hangs accepts connections and never answers, so only a timeout detects it.
     """
 
     def __init__(self, database: DatabaseSettings, *, max_size: int = 8, timeout_seconds: float = 30.0) -> None:
@@ -88,8 +88,8 @@ class Pool:
             try:
                 yield connection
             finally:
-                # A statement that was given up is waited for until the server confirms it. One that hangs confirms
-                # nothing: the connection is then dropped, and whoever gave up has learned all there is to learn.
+                # After a cancelled statement, asyncpg waits until the server confirms it. A server that hangs confirms
+                # nothing: the connection is dropped then. The caller has its error already.
                 with contextlib.suppress(TimeoutError):
                     await pool.release(connection, timeout=_RELEASE_TIMEOUT_SECONDS)
 
@@ -103,8 +103,8 @@ class Pool:
             await connection.fetchval("SELECT 1")
 
 
-class translate_errors:  # noqa: N801 - reads as a phrase where it is used
-    """`with translated(): …` turns "the server is not there" into Unavailable, and nothing else into anything."""
+class translate_errors:  # noqa: N801 - used like a function
+    """`with translate_errors(): …` raises Unavailable when the server cannot be reached. Other errors pass."""
 
     def __enter__(self) -> None:
         return None
@@ -117,8 +117,10 @@ class translate_errors:  # noqa: N801 - reads as a phrase where it is used
 
 
 def _is_closed_by_server(error: BaseException | None) -> bool:
-    """The server has said that it ends this session, which nobody was using, and the library waits for more words of
-    its (state 2) that never come. Who asks then is told of its own confusion."""
+    """The server ended this idle session, and asyncpg still waits for the rest of its message (state 2).
+
+    asyncpg then reports an internal error to the next caller.
+    """
     return isinstance(error, asyncpg.InternalClientError) and "another operation (2)" in str(error)
 
 
@@ -128,8 +130,11 @@ async def set_json_codecs(connection: Connection) -> None:
 
 
 async def _skip_reset(_connection: Connection) -> None:
-    """Pooled connections carry no session state (no SET, LISTEN or session locks; those have connections of their
-    own), so there is nothing to reset: half of all round trips are saved. Open transactions are ended anyway."""
+    """Does nothing, which saves half of all round trips.
+
+    Pooled connections have no session state: SET, LISTEN and session locks use connections of their own. asyncpg ends
+    open transactions anyway.
+    """
 
 
 def _connect_arguments(database: DatabaseSettings) -> dict[str, Any]:

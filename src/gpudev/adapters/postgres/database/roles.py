@@ -1,8 +1,8 @@
-"""The database's roles: what each service may do to each table, and nothing else.
+"""Database roles: the privileges of each service on each table.
 
-`gpudev_migrator` owns the schema and is used for nothing but migrations. The other three own nothing. A table that is
-not in GRANTS can be used by nobody else (tests/integration/database/test_roles.py asks for a line). Passwords are not
-made here: whoever runs PostgreSQL gives them (ALTER ROLE … PASSWORD), or lets roles in by certificate or peer.
+`gpudev_migrator` owns the schema and is used for migrations only. The other three own nothing. No service may use a
+table that is not in GRANTS (tests/integration/database/test_roles.py demands a line for each). Passwords are not set
+here: the administrator of PostgreSQL sets them (ALTER ROLE … PASSWORD), or admits roles by certificate or peer.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _QUEUES = ("gpu_reservations", "disk_operations")
 _PGMQ_TABLES = tuple(f"pgmq.{kind}_{queue}{dead}" for queue in _QUEUES for dead in ("", "_dlq") for kind in ("q", "a"))
 _AUDIT_COLUMNS = "at, username, key_prefix, action, target, address, outcome, status, request_id"
-"""All but its number: whoever chooses that can write before others' lines, or so far behind them that none follows."""
+"""All but the number: who chooses it could insert before other lines, or so far behind that no more lines fit."""
 _JUPYTER_WITHOUT_KEYS = "SELECT (reservation_id, token, public_key, state, reason, since)"
 _KEYS_WITHOUT_HASHES = "SELECT (key_id, user_id, is_active, created_at, expires_at)"
 
@@ -81,10 +81,10 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "reservation_events": _APPEND,
             "reservation_shares": "SELECT, DELETE",
             "reservation_estimates": _READ,
-            # Written and removed, never read: nothing the API answers can hold somebody's secrets.
+            # Written and deleted, never read: so no response of the API can contain a user's secrets.
             "reservation_setups": "SELECT (reservation_id), INSERT, DELETE",
             "reservation_moves": _READ,
-            # What is to be told outside is queued with what happened, whoever writes it.
+            # A trigger queues notifications with their event, whichever service writes it.
             "notify_targets": _READ,
             "notifications": "INSERT",
             "held_gpus": "SELECT, DELETE",
@@ -106,11 +106,11 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         PROCESSOR: {
             **_COMMON_GRANTS,
             **_PLANNING_GRANTS,
-            # It starts dev servers, and so hands over what their owners bring.
+            # It launches dev servers, and passes the owners' personalization to them.
             "reservation_setups": "SELECT, DELETE",
             "notify_targets": _ALL,
             "notifications": _ALL,
-            # Housekeeping: what is over is forgotten.
+            # For the cleanup of old rows.
             "api_keys": f"{_KEYS_WITHOUT_HASHES}, DELETE",
             "idempotency_keys": "SELECT, DELETE",
             "login_nonces": "SELECT, DELETE",
@@ -118,7 +118,7 @@ GRANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "invitations": "SELECT, DELETE",
             "proxy_tokens": "SELECT, DELETE",
         },
-        # `expire` does what a stopped processor would have done, so it needs what that one needs to plan.
+        # `expire` does a stopped processor's work, so it needs the privileges for planning.
         RECONCILER: {**_COMMON_GRANTS, **_PLANNING_GRANTS},
     }
 )
@@ -135,7 +135,7 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 async def ensure_roles(connection: Connection) -> None:
-    """Makes the roles, and lets the migrator own what it makes. Raises Forbidden where we may not make roles."""
+    """Create the roles, and let the migrator create the schema. Raises Forbidden where we may not create roles."""
     try:
         for role in (*SERVICE_ROLES, MIGRATOR):
             if not await _role_exists(connection, role):
@@ -144,13 +144,13 @@ async def ensure_roles(connection: Connection) -> None:
         await connection.execute(f'GRANT CREATE ON DATABASE {database} TO "{MIGRATOR}"')
         await connection.execute(f'GRANT CREATE, USAGE ON SCHEMA public TO "{MIGRATOR}"')
     except asyncpg.DuplicateObjectError:
-        return  # somebody else makes them at this moment
+        return  # another process creates them at this moment
     except asyncpg.InsufficientPrivilegeError as error:
-        raise Forbidden("making roles needs a database user who may (CREATEROLE, and the database's owner)") from error
+        raise Forbidden("cannot create roles (needs a database user with CREATEROLE who owns the database)") from error
 
 
 async def grant_privileges(connection: Connection) -> None:
-    """Gives every role that is there exactly what the tables above say: what they say no longer is taken away."""
+    """Grant every existing role exactly the privileges above, and revoke all others."""
     present = [role for role in SERVICE_ROLES if await _role_exists(connection, role)]
     if not present:
         return

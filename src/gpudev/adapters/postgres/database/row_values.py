@@ -1,4 +1,4 @@
-"""Rows as values of the domain."""
+"""Builds domain values from rows."""
 
 from dataclasses import fields
 from functools import cache
@@ -13,7 +13,7 @@ _T = TypeVar("_T", bound="DataclassInstance")
 
 
 def from_row(kind: type[_T], row: asyncpg.Record, /, **converted: Any) -> _T:
-    """Each field from the column of its name; `converted`: the fields that are not a column as it stands."""
+    """Takes each field from the column of the same name. `converted`: fields that are not simply a column."""
     same = {name: row[name] for name in _same_columns(kind, tuple(converted))}
     return kind(**same, **converted)
 

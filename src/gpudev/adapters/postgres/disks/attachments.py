@@ -1,4 +1,4 @@
-"""Disks that reservations hold, and what is in disks' snapshots, on PostgreSQL."""
+"""Disk attachments of reservations, and contents of snapshots, on PostgreSQL."""
 
 from datetime import datetime, timedelta
 
@@ -31,7 +31,7 @@ _KEEP_REPORTED = """
     WHERE o.kind = 'put_away' AND s.disk_id = l.disk_id AND s.status IN ('pending', 'completed')
     ON CONFLICT DO NOTHING
 """
-# What became of the snapshot is known, or will never be.
+# Listings whose snapshot is known, or will never be.
 _DELETE_REPORTED = """
     DELETE FROM disk_listings l
     WHERE l.listed_at < $2
@@ -40,8 +40,8 @@ _DELETE_REPORTED = """
 """
 _REPORTED_RETENTION = timedelta(days=7)
 
-# One statement, so that a dev server waits for one answer. Whoever asks for something else at the same moment writes
-# the disk's row too, and then this writes nothing.
+# One statement, so that a launch waits for one answer. A concurrent request for the disk also writes the disk's row;
+# then this statement writes nothing.
 _WRITE_FINISHED = """
     WITH disk AS (
         UPDATE disks d
@@ -65,7 +65,7 @@ class PostgresAttachments:
         self._pool = pool
 
     async def find_attachment(self, disk_id: DiskId, reservation_id: ReservationId) -> DiskAttachment | None:
-        """The disk is read last: what an operation that is over has made of it is seen."""
+        """The disk is read last, so that the results of a finished operation are included."""
         async with self._pool.acquire() as connection:
             found = await connection.fetch(_LATEST_OPERATIONS, reservation_id, disk_id)
             row = await connection.fetchrow(disk_rows.SELECT_DISK + "WHERE d.disk_id = $1", disk_id)
@@ -83,7 +83,7 @@ class PostgresAttachments:
 
     async def write_finished_operation(self, changes: OperationChanges, key: str, *, now: datetime, by: str) -> bool:
         operation, disk = changes.operation, changes.disk
-        assert disk is not None  # it is made ready
+        assert disk is not None  # operations that make a disk ready change it
         async with self._pool.acquire() as connection:
             written = await connection.fetchval(
                 _WRITE_FINISHED,

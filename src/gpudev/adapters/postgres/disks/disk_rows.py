@@ -1,4 +1,4 @@
-"""Rows of disks, their operations, snapshots and volumes: to values, and the statements that write them."""
+"""Rows of disks, operations, snapshots and volumes: conversion to values, and SQL to write them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 
-# A row's xmin is its version: whoever writes it changes it, also one who knows nothing of us.
+# A row's xmin is its version: every write changes it, also one from outside gpu-dev.
 SELECT_DISK = """
     SELECT d.*, d.xmin::text::bigint AS mark, u.username,
            (SELECT r.reservation_id FROM reservations r WHERE r.disk_id = d.disk_id AND r.released_at IS NULL) AS holder
@@ -60,7 +60,7 @@ SETTLE_SNAPSHOT = """
     WITH settled AS (
         UPDATE disk_snapshots SET status = $2, size_gb = $3, error = $4, lacks = $5
         WHERE snapshot_id = $1 AND status = 'pending' RETURNING snapshot_id, disk_id
-    ), told AS (
+    ), event AS (
         INSERT INTO disk_events (disk_id, at, kind, message, by)
         SELECT disk_id, $7, 'snapshot', $6, 'processor' FROM settled WHERE $6::text IS NOT NULL
     )

@@ -1,6 +1,7 @@
-"""Operations on disks on PostgreSQL. Requests of one user take turns; every other write names the versions it expects.
+"""Disk operations and disk quota on PostgreSQL.
 
-`disks.operation_id` and `operation_status` say that somebody is at work on a disk, for those who only keep records.
+Requests of one user are serialized by a lock. Every other write names the versions that it expects.
+`disks.operation_id` and `operation_status` show a running operation to reconcilers, which read the disk's row only.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from gpudev.planning.disks.quota import DiskUsage, check_quota
 from gpudev.ports.disks import Decide, DiskInUse, DiskMaintenance
 
 DISK_OPERATION_CHANGES_CHANNEL = "disk_operation_changes"
-"""Where every new operation and every step of one is told, by its id."""
+"""Notifies of every new operation and of every step, by the operation's id."""
 _MAX_DEADLOCKS = 3
 _SELECT_BLOCKER = """
     SELECT o.* FROM disk_operations o
@@ -48,7 +49,7 @@ _WAKE_BLOCKED = """
     WHERE operation_id IN (
         SELECT operation_id FROM disk_operations
         WHERE finished_at IS NULL AND seq > $1 AND blocks && $2::uuid[] AND next_attempt_at IS NOT NULL
-        FOR UPDATE SKIP LOCKED)  -- one that is being written is looked at soon anyway
+        FOR UPDATE SKIP LOCKED)  -- one that is being written is examined soon anyway
 """
 _SELECT_WITHOUT_SNAPSHOT = """
     SELECT d.user_id, d.disk_id, r.reservation_id FROM reservations r JOIN disks d USING (disk_id)
@@ -58,7 +59,7 @@ _SELECT_WITHOUT_SNAPSHOT = """
                       WHERE o.disk_id = d.disk_id AND o.kind = 'snapshot' AND o.asked_at > $1)
     ORDER BY r.launched_at, d.disk_id
 """
-# The newest operation under way, or else the one that was just written.
+# The newest unfinished operation, or else the one that was just written.
 _UPDATE_DISK_STATUS = """
     UPDATE disks d
     SET operation_id = o.operation_id, operation_error = o.error,
@@ -80,7 +81,7 @@ class PostgresDiskOperations:
         self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None
     ) -> Operation | None:
         for _ in range(_MAX_DEADLOCKS):
-            with contextlib.suppress(asyncpg.DeadlockDetectedError):  # with whoever writes records of many disks
+            with contextlib.suppress(asyncpg.DeadlockDetectedError):  # with a reconciler, which writes many disks
                 return await self._accept(user_id, decide, now, by, key)
         return await self._accept(user_id, decide, now, by, key)
 
@@ -107,7 +108,7 @@ class PostgresDiskOperations:
         async with self._pool.transaction() as connection:
             row = await connection.fetchrow(disk_rows.UPDATE_OPERATION, *disk_rows.operation_update_values(operation))
             if row is None:
-                raise Stale("the operation went on meanwhile")
+                raise Stale("the operation has changed meanwhile")
             if changes.disk is not None:
                 await _update_disk(connection, changes.disk)
             await _write_snapshots_and_volumes(connection, changes, now, by)
@@ -149,7 +150,7 @@ class PostgresDiskOperations:
 
     async def finish_snapshot(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
         async with self._pool.acquire() as connection:
-            settled = await connection.fetchval(
+            finished = await connection.fetchval(
                 disk_rows.SETTLE_SNAPSHOT,
                 record.snapshot_id,
                 record.status,
@@ -159,7 +160,7 @@ class PostgresDiskOperations:
                 event,
                 now,
             )
-        return settled is not None
+        return finished is not None
 
     async def list_deleted_before(self, moment: datetime) -> list[DiskMaintenance]:
         async with self._pool.acquire() as connection:
@@ -170,7 +171,7 @@ class PostgresDiskOperations:
                 """,
                 moment,
             )
-        return _upkeep_from_rows(rows)
+        return _maintenance_from_rows(rows)
 
     async def list_with_snapshots(self) -> list[DiskMaintenance]:
         async with self._pool.acquire() as connection:
@@ -183,7 +184,7 @@ class PostgresDiskOperations:
                 ORDER BY d.created_at, d.disk_id
                 """
             )
-        return _upkeep_from_rows(rows)
+        return _maintenance_from_rows(rows)
 
     async def list_without_snapshot_since(self, moment: datetime) -> list[DiskInUse]:
         async with self._pool.acquire() as connection:
@@ -228,7 +229,7 @@ async def _load_user_disks(connection: Connection, user_id: UserId) -> UserDisks
     username = await connection.fetchval("SELECT username FROM api_users WHERE user_id = $1", user_id)
     if username is None:
         raise NotFound("user not found")
-    # A submit locks the disk's row until its reservation is there to be seen; so who holds it is read afterwards.
+    # A submit locks the disk's row until its reservation is visible. So the holder is read after this lock.
     await connection.execute("SELECT FROM disks WHERE user_id = $1 ORDER BY disk_id FOR UPDATE", user_id)
     disks = await connection.fetch(disk_rows.SELECT_DISK + "WHERE d.user_id = $1 AND d.purged_at IS NULL", user_id)
     ids = [row["disk_id"] for row in disks]
@@ -260,15 +261,18 @@ async def _load_operation_facts(connection: Connection, operation: Operation) ->
         source = None if row is None else disk_rows.disk_from_row(row)
     rows = await connection.fetch("SELECT * FROM disk_volumes WHERE disk_id = $1 ORDER BY made_at, token", disk.disk_id)
     volumes = tuple(disk_rows.volume_from_row(row) for row in rows)
-    named = {operation.snapshot_id, disk.saved_as, None if source is None else source.saved_as}
-    named |= {one.saved_in for one in volumes} | {one.from_snapshot for one in volumes}
+    snapshot_ids = {operation.snapshot_id, disk.saved_as, None if source is None else source.saved_as}
+    snapshot_ids |= {one.saved_in for one in volumes} | {one.from_snapshot for one in volumes}
     rows = await connection.fetch(
-        _SELECT_RELATED_SNAPSHOTS, disk.disk_id, operation.operation_id, [one for one in named if one is not None]
+        _SELECT_RELATED_SNAPSHOTS,
+        disk.disk_id,
+        operation.operation_id,
+        [one for one in snapshot_ids if one is not None],
     )
     snapshots = tuple(disk_rows.snapshot_from_row(row) for row in rows)
     row = await connection.fetchrow(_SELECT_BLOCKER, operation.seq, list(operation.blocks))
-    before = None if row is None else disk_rows.operation_from_row(row)
-    return OperationFacts(operation, disk, source, snapshots, volumes, before)
+    blocker = None if row is None else disk_rows.operation_from_row(row)
+    return OperationFacts(operation, disk, source, snapshots, volumes, blocker)
 
 
 async def _insert_operation(
@@ -290,8 +294,8 @@ async def _insert_operation(
             else:
                 await _update_disk(connection, disk)
         except asyncpg.UniqueViolationError as error:
-            # A submit made one of that name after we looked.
-            raise Conflict(f"You have a disk {disk.name!r} already.") from error
+            # A submit created one of that name after we read the disks.
+            raise Conflict(f"you already have a disk named {disk.name!r}") from error
     row = await connection.fetchrow(
         disk_rows.INSERT_OPERATION, *disk_rows.operation_insert_values(changes.operation, key)
     )
@@ -312,7 +316,7 @@ async def _write_snapshots_and_volumes(
     connection: Connection, changes: OperationChanges, now: datetime, by: str
 ) -> None:
     operation = changes.operation
-    # Most steps have neither, and a dev server may wait for them.
+    # Loops, not batches: most steps have none of these, and a launch may wait for this.
     for snapshot in changes.snapshots:
         await connection.execute(disk_rows.WRITE_SNAPSHOT, *disk_rows.snapshot_values(snapshot))
     for volume in changes.volumes:
@@ -329,15 +333,15 @@ async def _write_snapshots_and_volumes(
         )
 
 
-def _upkeep_from_rows(rows: Iterable[asyncpg.Record]) -> list[DiskMaintenance]:
+def _maintenance_from_rows(rows: Iterable[asyncpg.Record]) -> list[DiskMaintenance]:
     return [DiskMaintenance(UserId(row["user_id"]), DiskId(row["disk_id"])) for row in rows]
 
 
-# Whether a submit may make the disk that it names. Whoever changes a user's disks waits until the submit is over.
+# Disk quota of a submit that may create a disk. Other changes of the user's disks wait for it.
 
 _LOCK_USER_DISKS = "SELECT pg_advisory_xact_lock(hashtext('gpu-dev disks'), $1)"
 _HAS_DISK = "SELECT EXISTS (SELECT FROM disks WHERE user_id = $1 AND disk_name = $2 AND NOT is_deleted)"
-# What is yet to be made has the usual size, and what is growing has the size it will have.
+# A disk without a volume counts with the default size, and a growing one with its new size.
 _HOLDINGS = """
     SELECT count(*) AS count, coalesce(bool_or(d.disk_name = $2), false) AS has_it,
            coalesce(sum(greatest(coalesce(d.size_gb, $3), grows.size_gb)), 0)::bigint AS size_gb
@@ -350,29 +354,31 @@ _HOLDINGS = """
 
 
 async def lock_user_disks(connection: Connection, user_id: UserId) -> None:
-    """With everybody who would change what disks this user has, until the transaction ends."""
+    """Serializes changes of this user's disks until the transaction ends."""
     await connection.execute(_LOCK_USER_DISKS, user_id)
 
 
 async def may_create_disk(connection: Connection, draft: ReservationDraft) -> bool:
-    """Whether it has to be asked what room there is."""
+    """Whether the quota must be checked."""
     if draft.disk_name is not None:
         return draft.disk_name != NO_DISK
     return not await connection.fetchval(_HAS_DISK, draft.user_id, DEFAULT_DISK)
 
 
 async def apply_disk_quota(connection: Connection, draft: ReservationDraft, settings: DiskSettings) -> ReservationDraft:
-    """A disk that is there already passes. Raises LimitReached where one was named that would be too much; who named
-    none gets scratch space instead."""
+    """An existing disk passes. Raises LimitReached when a named disk would exceed the quota.
+
+    Without a name, the draft gets scratch space instead.
+    """
     await lock_user_disks(connection, draft.user_id)
     name = draft.disk_name or DEFAULT_DISK
     row = await connection.fetchrow(_HOLDINGS, draft.user_id, name, settings.default_size_gb)
-    assert row is not None  # of every aggregate
+    assert row is not None  # an aggregate returns one row
     if row["has_it"]:
         return draft
     try:
-        has = DiskUsage(row["count"], row["size_gb"])
-        check_quota(has, settings, more=1, more_gb=settings.default_size_gb)
+        usage = DiskUsage(row["count"], row["size_gb"])
+        check_quota(usage, settings, more=1, more_gb=settings.default_size_gb)
     except LimitReached:
         if draft.disk_name is not None:
             raise

@@ -1,5 +1,7 @@
-"""Recorded disks on PostgreSQL, for whoever compares them with the cloud. Each write has its history beside it, and
-changes nothing where the row is no longer as it was read. Nothing is removed.
+"""Disk records on PostgreSQL for the disk reconciler, and adoption of volumes.
+
+Each write adds an event to the history, and changes nothing if the row has changed since it was read. Nothing is
+removed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,7 @@ _SELECT_RECORDED_CLOUD_IDS = """
     SELECT v.volume_id FROM disk_volumes v JOIN disks d USING (disk_id)
     WHERE v.volume_id IS NOT NULL AND v.status = 'retired' AND d.purged_at IS NULL
 """
-# The columns that reconciling may set, and no others.
+# The only columns that the reconciler may set.
 _UPDATE_DISK = """
     UPDATE disks d
     SET (ebs_volume_id, zone, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at)
@@ -78,25 +80,25 @@ class PostgresDiskRecords:
             return {row["cloud_id"] for row in await connection.fetch(_SELECT_RECORDED_CLOUD_IDS)}
 
     async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
-        """Many in one transaction; where one of them is refused, each by itself, so that it stops no other."""
+        """Many in one transaction. If the database rejects one, each runs by itself, so that one stops no other."""
         done: list[DiskWrite] = []
         stale: list[DiskWrite] = []
         failed: list[tuple[DiskWrite, str]] = []
         for first in range(0, len(writes), _BATCH_SIZE):
-            some = writes[first : first + _BATCH_SIZE]
+            batch = writes[first : first + _BATCH_SIZE]
             try:
-                taken = await self._apply_all(some, now, by)
+                results = await self._apply_all(batch, now, by)
             except asyncpg.PostgresError:
-                for write in some:
+                for write in batch:
                     try:
-                        (was_taken,) = await self._apply_all([write], now, by)
+                        (was_written,) = await self._apply_all([write], now, by)
                     except asyncpg.PostgresError as error:
                         failed.append((write, str(error)))
                     else:
-                        (done if was_taken else stale).append(write)
+                        (done if was_written else stale).append(write)
                 continue
-            for write, was_taken in zip(some, taken, strict=True):
-                (done if was_taken else stale).append(write)
+            for write, was_written in zip(batch, results, strict=True):
+                (done if was_written else stale).append(write)
         return DiskWriteResult(done, stale, failed)
 
     async def _apply_all(self, writes: Sequence[DiskWrite], now: datetime, by: str) -> list[bool]:
@@ -131,9 +133,9 @@ async def _import_disk(connection: Connection, write: ImportDisk, now: datetime,
         fields.get("last_snapshot_at"),
         fields.get("zone"),
     )
-    if disk_id is None:  # a request made it meanwhile; the next pass links the two
+    if disk_id is None:  # a request created it meanwhile; the next pass links the two
         return False
-    owner = "; nobody was called so, and the new user is inactive" if is_new_user else ""
+    owner = "; created an inactive user of that name" if is_new_user else ""
     message = f"imported volume {fields['ebs_volume_id']} of {write.username}{owner}"
     new = {column: (None, value) for column, value in fields.items()}
     await _insert_event(connection, disk_id, at=now, kind="imported", message=message, by=by, changes=new)
@@ -141,13 +143,13 @@ async def _import_disk(connection: Connection, write: ImportDisk, now: datetime,
 
 
 async def _ensure_owner(connection: Connection, username: str) -> tuple[UserId, bool]:
-    """A tag is a name, and no proof of who may come in: whoever is made here is inactive."""
-    made = await connection.fetchval(
+    """A tag contains a name and proves nothing, so a user who is created here is inactive."""
+    created = await connection.fetchval(
         "INSERT INTO api_users (username, is_active) VALUES ($1, false) ON CONFLICT DO NOTHING RETURNING user_id",
         username,
     )
-    if made is not None:
-        return UserId(made), True
+    if created is not None:
+        return UserId(created), True
     found = await connection.fetchval("SELECT user_id FROM api_users WHERE username = $1", username)
     return UserId(found), False
 
@@ -155,7 +157,7 @@ async def _ensure_owner(connection: Connection, username: str) -> tuple[UserId, 
 async def _update_disk(connection: Connection, write: UpdateDisk, now: datetime, by: str) -> bool:
     unknown = write.changes.keys() - _RECONCILED_COLUMNS
     if unknown:
-        raise ValueError(f"reconciling does not set {', '.join(sorted(unknown))}")
+        raise ValueError(f"the reconciler may not set {', '.join(sorted(unknown))}")
     columns = {column: _jsonable(new) for column, (_, new) in write.changes.items()}
     if await connection.fetchval(_UPDATE_DISK, write.disk_id, write.mark, columns) is None:
         return False
@@ -175,7 +177,7 @@ async def _insert_event(
     by: str,
     changes: Mapping[str, tuple[Any, Any]],
 ) -> None:
-    told = {column: [_jsonable(old), _jsonable(new)] for column, (old, new) in changes.items()}
+    json_changes = {column: [_jsonable(old), _jsonable(new)] for column, (old, new) in changes.items()}
     await connection.execute(
         "INSERT INTO disk_events (disk_id, at, kind, message, by, changes) VALUES ($1, $2, $3, $4, $5, $6)",
         disk_id,
@@ -183,7 +185,7 @@ async def _insert_event(
         kind,
         message,
         by,
-        told,
+        json_changes,
     )
 
 
@@ -197,8 +199,7 @@ def _record_from_row(row: asyncpg.Record) -> DiskRecord:
     return from_row(DiskRecord, row, volume_id=row["ebs_volume_id"])
 
 
-# Disks that are on no recorded volume, on PostgreSQL, and how one gets the volume that was its all along.
-
+# Adoption: disks without a recorded volume, and the volumes they get
 
 _WHERE_UNLINKED = """
     WHERE d.ebs_volume_id IS NULL AND d.saved_as IS NULL AND d.purged_at IS NULL
@@ -232,8 +233,8 @@ class PostgresUnlinkedDisks:
             ]
 
     async def adopt_volume(self, disk: DiskState, volume: Volume, zone: str, *, now: datetime) -> bool:
-        """Recorded as ours: we made it, before such records were kept."""
-        told = f"on volume {volume.volume_id}, the folder it has always been in"
+        """Record the volume as created by us: it is older than such records. False: the disk has changed."""
+        result = f"on volume {volume.volume_id}, the folder it has always used"
         operation_id = uuid4()
         async with self._pool.transaction() as connection:
             linked = await connection.fetchval(
@@ -241,7 +242,7 @@ class PostgresUnlinkedDisks:
             )
             if linked is None:
                 return False
-            await connection.execute(_INSERT_ADOPTION, operation_id, disk.user_id, disk.disk_id, now, told)
+            await connection.execute(_INSERT_ADOPTION, operation_id, disk.user_id, disk.disk_id, now, result)
             await connection.execute(
                 _INSERT_VOLUME, disk.disk_id, operation_id, zone, volume.size_gb, volume.created_at, volume.volume_id
             )
@@ -249,6 +250,6 @@ class PostgresUnlinkedDisks:
                 "INSERT INTO disk_events (disk_id, at, kind, message, by) VALUES ($1, $2, 'adopted', $3, 'processor')",
                 disk.disk_id,
                 now,
-                told,
+                result,
             )
         return True

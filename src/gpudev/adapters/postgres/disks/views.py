@@ -1,4 +1,4 @@
-"""Disks as their owners look at them, on PostgreSQL. It writes nothing."""
+"""Views of disks for their owners and for the planner, on PostgreSQL. It writes nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from gpudev.domain.ids import DiskId, UserId
 from gpudev.ports.disks import ContentsTotals, DiskEvent, DiskLocation, DiskOverview, SnapshotContents
 
 _WHERE_USER = "WHERE d.user_id = $1 AND d.purged_at IS NULL ORDER BY d.disk_name, d.created_at, d.disk_id"
-# Our own records are counted: the disk's row has the cloud's view, of which copies made by others are a part.
+# Counts our own records. The disk's row has the cloud's numbers, which include snapshots that others made.
 _COUNT_SNAPSHOTS = """
     SELECT disk_id,
            count(*) FILTER (WHERE status IN ('pending', 'completed')) AS usable,
@@ -28,7 +28,7 @@ _HISTORY = """
                    ORDER BY event_id DESC LIMIT $2) last
     ORDER BY event_id
 """
-# The newest is not always what is on the disk: it may have been taken back to an older one.
+# The newest snapshot is not always what is on the disk: the disk may have been restored from an older one.
 _LISTING = """
     SELECT s.snapshot_id, coalesce(c.as_of, s.created_at) AS as_of, c.contents,
            $2::uuid IS NOT NULL OR s.snapshot_id IS NOT DISTINCT FROM d.saved_as OR NOT EXISTS (
@@ -75,20 +75,20 @@ class PostgresDiskViews:
             rows = await connection.fetch(_TOTALS, disk_id)
         return {RecordedSnapshotId(row["snapshot_id"]): ContentsTotals(row["files"], row["size_bytes"]) for row in rows}
 
-    async def _load_overviews(self, which: str, argument: Any) -> list[DiskOverview]:
+    async def _load_overviews(self, where: str, argument: Any) -> list[DiskOverview]:
         async with (
             self._pool.acquire() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            disks = await connection.fetch(disk_rows.SELECT_DISK + which, argument)
+            disks = await connection.fetch(disk_rows.SELECT_DISK + where, argument)
             ids = [row["disk_id"] for row in disks]
-            counted = {row["disk_id"]: row for row in await connection.fetch(_COUNT_SNAPSHOTS, ids)}
+            counts = {row["disk_id"]: row for row in await connection.fetch(_COUNT_SNAPSHOTS, ids)}
             latest = {row["disk_id"]: row for row in await connection.fetch(_LATEST_OPERATIONS, ids)}
         return [
             DiskOverview(
                 state=disk_rows.disk_from_row(row),
                 last_used=row["last_used"],
-                snapshot_count=count["usable"] if (count := counted.get(row["disk_id"])) else 0,
+                snapshot_count=count["usable"] if (count := counts.get(row["disk_id"])) else 0,
                 last_snapshot_at=count["newest"] if count else None,
                 is_backing_up=count["is_backing_up"] if count else False,
                 latest=disk_rows.operation_from_row(last) if (last := latest.get(row["disk_id"])) else None,
@@ -97,10 +97,9 @@ class PostgresDiskViews:
         ]
 
 
-# Where disks' volumes are, on PostgreSQL: for whoever plans many reservations at once.
+# Zones of disks, for the planner, which needs many at once
 
-
-# What a clone was made from does not count: that snapshot goes with the other disk.
+# The snapshot that a clone was made from does not count: it is removed with the other disk.
 _SELECT_LOCATIONS = """
     SELECT d.disk_id, d.zone, coalesce(s.status = 'completed' AND s.lacks IS NULL, false) AS is_saved
     FROM disks d LEFT JOIN disk_snapshots s ON s.snapshot_id = d.saved_as AND s.disk_id = d.disk_id

@@ -1,4 +1,7 @@
-"""What people were told beside what happened: forecasts learn from it, operators judge by it."""
+"""Estimates and their outcomes, usage samples, and published plans, on PostgreSQL.
+
+Forecasts learn from the outcomes of estimates, and operators' reports use them.
+"""
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +81,7 @@ class PostgresEstimates:
 
 
 async def write_estimates(connection: Connection, estimates: Sequence[EstimateRecord]) -> None:
-    """What people were told, to be compared with what happens. Inside the caller's transaction."""
+    """Record the estimates that people get, to compare them with the starts. In the caller's transaction."""
     if not estimates:
         return
     await connection.executemany(
@@ -106,7 +109,7 @@ async def write_estimates(connection: Connection, estimates: Sequence[EstimateRe
 
 
 def _outcome_from_row(row: asyncpg.Record) -> EstimateOutcome:
-    told = EstimateRecord(
+    record = EstimateRecord(
         reservation_id=ReservationId(row["reservation_id"]),
         made_at=row["made_at"],
         position=row["queue_position"],
@@ -116,19 +119,17 @@ def _outcome_from_row(row: asyncpg.Record) -> EstimateOutcome:
         is_newcomer=row["is_newcomer"],
         delay_cause=None if row["worse_because"] is None else DelayCause(row["worse_because"]),
     )
-    return EstimateOutcome(row["gpu_type"], told, row["preparing_at"])
+    return EstimateOutcome(row["gpu_type"], record, row["preparing_at"])
 
 
-# The published plan on PostgreSQL: one row for each GPU type, packed, so that a full queue is one write.
-#
-# It is unpacked as far as somebody asks: a reader of one place pays for one place.
-
+# Published plans: one packed row per GPU type, so that a full queue is one write. Estimates are unpacked one by one, on
+# request.
 
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class PostgresQueuePlans:
-    """Keeps what it read: asking again costs a look at the versions."""
+    """Caches what it read: a refresh without changes costs one query for newer versions."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -151,7 +152,7 @@ class PostgresQueuePlans:
 
     async def refresh(self) -> Mapping[str, QueuePlan]:
         async with self._pool.acquire() as connection:
-            # Only the planning processor writes, one transaction after the other: versions appear in their order.
+            # Only the planning processor writes, one transaction after the other, so versions appear in order.
             found = await connection.fetch("SELECT * FROM queue_plans WHERE version > $1", self._newest)
         for row in found:
             self._plans[row["gpu_type"]] = unpack_plan(row["gpu_type"], row["made_at"], row["body"])
@@ -160,8 +161,8 @@ class PostgresQueuePlans:
 
 
 def pack_plan(plan: QueuePlan) -> bytes:
-    names = sorted({name for told in plan.estimates.values() for name in told.nodes})
-    number = {name: at for at, name in enumerate(names)}
+    names = sorted({name for estimate in plan.estimates.values() for name in estimate.nodes})
+    index = {name: at for at, name in enumerate(names)}
     body = {
         "seq": plan.planned_seq,
         "habits": plan.usage_ratios,
@@ -170,33 +171,33 @@ def pack_plan(plan: QueuePlan) -> bytes:
         "ids": [reservation_id.hex for reservation_id in plan.estimates],
         "waits": [
             [
-                told.position,
-                _microseconds(told.latest, plan.made_at),
-                _pack_interval(told.interval, plan.made_at),
-                told.reason,
-                [number[name] for name in told.nodes],
+                estimate.position,
+                _microseconds(estimate.latest, plan.made_at),
+                _pack_interval(estimate.interval, plan.made_at),
+                estimate.reason,
+                [index[name] for name in estimate.nodes],
             ]
-            for told in plan.estimates.values()
+            for estimate in plan.estimates.values()
         ],
         "offers": [
             [
-                offer.units,
-                offer.node_count,
-                None if offer.duration is None else offer.duration // _MICROSECOND,
-                _microseconds(offer.latest, plan.made_at),
-                _pack_interval(offer.interval, plan.made_at),
+                quote.units,
+                quote.node_count,
+                None if quote.duration is None else quote.duration // _MICROSECOND,
+                _microseconds(quote.latest, plan.made_at),
+                _pack_interval(quote.interval, plan.made_at),
             ]
-            for offer in plan.quotes
+            for quote in plan.quotes
         ],
         "zones": _nodes_by_zone(plan.zones),
         "anchors": [
             [
-                who.hex,
-                anchor.disk_name,
-                sorted(anchor.zones),
-                None if anchor.move_time is None else anchor.move_time // _MICROSECOND,
+                reservation_id.hex,
+                constraint.disk_name,
+                sorted(constraint.zones),
+                None if constraint.move_time is None else constraint.move_time // _MICROSECOND,
             ]
-            for who, anchor in plan.zone_constraints.items()
+            for reservation_id, constraint in plan.zone_constraints.items()
         ],
     }
     return zlib.compress(orjson.dumps(body), 1)
@@ -204,7 +205,7 @@ def pack_plan(plan: QueuePlan) -> bytes:
 
 def unpack_plan(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
     body = orjson.loads(zlib.decompress(packed))
-    offers = tuple(
+    quotes = tuple(
         StartQuote(
             units,
             node_count,
@@ -214,22 +215,22 @@ def unpack_plan(gpu_type: str, made_at: datetime, packed: bytes) -> QueuePlan:
         )
         for units, node_count, duration, latest, span in body["offers"]
     )
-    habits, factors = body["habits"], body["factors"]
+    ratios, factors = body["habits"], body["factors"]
     return QueuePlan(
         gpu_type,
         made_at,
         body["seq"],
         _PackedEstimates(body, made_at),
-        offers,
-        usage_ratios=None if habits is None else tuple(habits),
+        quotes,
+        usage_ratios=None if ratios is None else tuple(ratios),
         correction_factors=None if factors is None else tuple((low, middle, high) for low, middle, high in factors),
-        # A processor of an older version tells neither.
+        # A processor of an older version writes neither.
         zones={name: zone for zone, names in body.get("zones", {}).items() for name in names},
         zone_constraints={
-            ReservationId(UUID(who)): ZoneConstraint(
+            ReservationId(UUID(reservation_id)): ZoneConstraint(
                 disk, frozenset(zones), None if move is None else move * _MICROSECOND
             )
-            for who, disk, zones, move in body.get("anchors", ())
+            for reservation_id, disk, zones, move in body.get("anchors", ())
         },
     )
 
@@ -276,7 +277,7 @@ class _PackedEstimates(Mapping[ReservationId, Estimate]):
 
 
 def _microseconds(at: datetime | None, since: datetime) -> int | None:
-    """Exactly: a promise must not become another one by being written down."""
+    """Exact: storing a guaranteed start must not change it."""
     return None if at is None else (at - since) // _MICROSECOND
 
 

@@ -1,4 +1,7 @@
-"""PGMQ: messages that say "look at this id". Rows are the truth; a message read twice, late or never is harmless."""
+"""Messages in PGMQ. Each names an id to examine.
+
+The rows are the truth, so a message that is read twice, late or never does no harm.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,8 +27,8 @@ from gpudev.ports.queue import QueueMessage
 QUEUE_INSERT_CHANNEL = "pgmq.q_gpu_reservations.INSERT"
 
 OnDeadLetter: TypeAlias = Callable[[Connection, dict[str, Any], str, datetime], Awaitable[None]]
-"""What follows for the reservation that a message named, which is a dead letter from now on: in the same transaction,
-with the message's body and the last error."""
+"""Called in the transaction that makes a message a dead letter, with the message's body and the last error: what
+follows for its reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,12 @@ class PostgresMessageQueue:
             await connection.execute("SELECT pgmq.delete($1, $2::bigint[])", queue, list(messages))
 
     async def list_queue_metrics(self) -> list[PgmqMetrics]:
-        """All our queues, for operators."""
+        """The metrics of all our queues, for operators."""
         async with self._pool.acquire() as connection:
             found = []
             for queue in _all_queues():
                 row = await connection.fetchrow("SELECT * FROM pgmq.metrics($1)", queue)
-                assert row is not None  # metrics answers one row or raises
+                assert row is not None  # metrics returns one row or raises
                 found.append(
                     PgmqMetrics(
                         queue,
@@ -92,13 +95,13 @@ class PostgresMessageQueue:
         return found
 
     async def peek_messages(self, queue: str, limit: int = 100) -> list[QueueMessage]:
-        """Look without leasing."""
+        """Read messages without leasing them."""
         statement = _STATEMENTS[_check_queue_name(queue)].peek
         async with self._pool.acquire() as connection:
             return [_message_from_row(row) for row in await connection.fetch(statement, limit)]
 
     async def retry_dead_letter(self, queue: str, msg_id: int) -> None:
-        """Send a dead letter back to where it came from, with its failures forgotten."""
+        """Send a dead letter back to its queue, with its failures reset."""
         letters = dead_letter_queue(queue)
         async with self._pool.transaction() as connection:
             body = await _take_message(connection, letters, msg_id)
@@ -119,7 +122,7 @@ class _QueueStatements:
 
 
 def _queue_statements(queue: str) -> _QueueStatements:
-    # A queue is a table of its own; its name comes from our own list, never from outside.
+    # Each queue is a table. Its name comes from our own list, never from outside.
     table = f"pgmq.q_{queue}"
     return _QueueStatements(
         peek=f"SELECT msg_id, read_ct, enqueued_at, message FROM {table} ORDER BY msg_id LIMIT $1",  # noqa: S608
@@ -136,13 +139,13 @@ _STATEMENTS = {queue: _queue_statements(queue) for queue in _all_queues()}
 
 def _check_queue_name(queue: str) -> str:
     if queue not in _STATEMENTS:
-        raise NotFound(f"no queue named {queue!r}; queues: {', '.join(_STATEMENTS)}")
+        raise NotFound(f"no queue named {queue!r} (expected {', '.join(_STATEMENTS)})")
     return queue
 
 
 def _message_from_row(row: asyncpg.Record) -> QueueMessage:
     body = row["message"]
-    # Anybody may have put anything there; what is no object names nothing.
+    # Any program may have sent anything. A message that is not an object names no id.
     return QueueMessage(
         row["msg_id"], row["read_ct"], row["enqueued_at"], body if isinstance(body, dict) else {"message": body}
     )
@@ -151,18 +154,18 @@ def _message_from_row(row: asyncpg.Record) -> QueueMessage:
 async def _take_message(connection: Connection, queue: str, msg_id: int) -> dict[str, Any]:
     body: dict[str, Any] | None = await connection.fetchval(_STATEMENTS[_check_queue_name(queue)].take, msg_id)
     if body is None:
-        raise NotFound(f"queue {queue!r} has no message {msg_id}")
+        raise NotFound(f"message {msg_id} not found in queue {queue!r}")
     return body
 
 
-# Messages that go with a write, inside the transaction of whoever writes.
+# Sending, in the caller's transaction
 
 
 async def send_message(connection: Connection, reservation_id: ReservationId, cause: MessageCause) -> None:
-    """Last in its transaction: PGMQ's notification locks one row of its own until the commit."""
+    """Call it last in a transaction: PGMQ's notification locks a row of its own until the commit."""
     body = {"reservation_id": str(reservation_id), "cause": cause.value}
     request_id = current_request_id()
-    if request_id is not None:  # for the log of whoever reads it
+    if request_id is not None:  # for the processor's log
         body["request_id"] = request_id
     await connection.execute("SELECT pgmq.send($1, $2::jsonb)", RESERVATION_QUEUE, body)
 
@@ -173,6 +176,6 @@ async def send_dead_letter(connection: Connection, reservation_id: ReservationId
 
 
 def current_request_id() -> str | None:
-    """The id of the request that is being answered, where there is one."""
+    """The id of the request that is being answered. None: there is none."""
     request_id: str | None = structlog.contextvars.get_contextvars().get("request_id")
     return request_id

@@ -1,4 +1,7 @@
-"""Whom the planning processor looked at, on PostgreSQL: one small write now and then, however many wait."""
+"""Planning records on PostgreSQL: which requests the planner examined, and which orphans it found.
+
+Examined requests are one small write from time to time, however many wait.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,7 +21,7 @@ class PostgresPlanningRecords:
 
     async def record_examined(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
         async with self._pool.transaction() as connection:
-            ours = await connection.fetchval(
+            holds_lease = await connection.fetchval(
                 """
                 UPDATE leases
                 SET looked_at = $4,
@@ -31,7 +34,7 @@ class PostgresPlanningRecords:
                 now,
                 _LONGEST_PAUSE,
             )
-            if ours:
+            if holds_lease:
                 await connection.executemany(
                     """
                     INSERT INTO queue_looks (gpu_type, looked_at, seqs) VALUES ($1, $2, $3)

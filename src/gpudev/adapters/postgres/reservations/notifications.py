@@ -1,4 +1,4 @@
-"""What waits to be told outside, on PostgreSQL. A trigger queues it with its event."""
+"""Queued notifications on PostgreSQL. A trigger queues each with its event."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ class PostgresNotifications:
             )
             await connection.execute(
                 """
-                UPDATE notifications SET state = 'given_up', error = 'nothing is sent there any more'
+                UPDATE notifications SET state = 'given_up', error = 'the target was removed from the settings'
                 WHERE state = 'waiting' AND target <> ALL ($1::text[])
                 """,
                 list(targets),
@@ -66,17 +66,17 @@ class PostgresNotifications:
         by_event = {row["event_id"]: reservation_rows.event_from_row(row) for row in events}
         by_id = {ReservationId(row["reservation_id"]): reservation_rows.reservation_from_row(row) for row in found}
         email_of = {row["user_id"]: row["email"] for row in emails}
-        waiting = []
+        queued = []
         for row in sorted(claimed, key=lambda row: int(row["notification_id"])):
             event = by_event[row["event_id"]]
             reservation = by_id[event.reservation_id]
             recipient = Recipient(reservation.username, email_of.get(reservation.user_id))
-            waiting.append(
+            queued.append(
                 QueuedNotification(
                     row["notification_id"], row["target"], row["attempts"], event, reservation, recipient
                 )
             )
-        return waiting
+        return queued
 
     async def finish_notification(self, notification_id: int, state: str, error: str | None = None) -> None:
         async with self._pool.acquire() as connection:

@@ -1,6 +1,6 @@
-"""People's own set-ups on PostgreSQL: written with the submit, read by who starts the dev server, gone at the release.
+"""Personalization on PostgreSQL: written at submit, read at launch, deleted at release.
 
-The API's role may write and remove them and not read them, so that nothing it answers can hold one.
+The API's role may write and delete it but not read it, so that no response of the API can contain it.
 """
 
 from collections.abc import Sequence
@@ -27,22 +27,24 @@ class PostgresPersonalizations:
         )
 
 
-async def insert_personalization(connection: Connection, reservation_id: ReservationId, setup: Personalization) -> None:
-    """Inside the transaction of the submit."""
+async def insert_personalization(
+    connection: Connection, reservation_id: ReservationId, personalization: Personalization
+) -> None:
+    """Runs in the submit's transaction."""
     await connection.execute(
         """
         INSERT INTO reservation_setups (reservation_id, environment, dotfiles, startup_script)
         VALUES ($1, $2::jsonb, $3, $4)
         """,
         reservation_id,
-        dict(setup.environment),
-        setup.dotfiles,
-        setup.startup_script,
+        dict(personalization.environment),
+        personalization.dotfiles,
+        personalization.startup_script,
     )
 
 
 async def delete_personalizations(connection: Connection, ids: Sequence[ReservationId]) -> None:
-    """But for those that are being moved, which take them along."""
+    """Delete all but those of reservations that are being moved: the moved reservation gets them."""
     await connection.execute(
         """
         DELETE FROM reservation_setups s WHERE s.reservation_id = ANY($1::uuid[])

@@ -1,4 +1,4 @@
-"""Moves on PostgreSQL. Fulfils `ports.reservations`."""
+"""Moves of reservations on PostgreSQL."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -49,12 +49,12 @@ class PostgresMoves:
 
 async def _write_change(connection: Connection, change: Change, now: datetime) -> None:
     if not await write_changes(connection, [change], now):
-        raise Stale("the reservation changed in the meantime; look again")
+        raise Stale("the reservation has changed meanwhile; try again")
 
 
-async def _copy_addons(connection: Connection, left: ReservationId, again: ReservationId, now: datetime) -> None:
-    """What was changed there meanwhile is stronger."""
-    is_furnished = await connection.fetchval(
+async def _copy_addons(connection: Connection, left: ReservationId, moved: ReservationId, now: datetime) -> None:
+    """Addons that the moved reservation has already are kept."""
+    has_addons = await connection.fetchval(
         """
         INSERT INTO interiors (reservation_id, wanted, due_at)
         SELECT $2, 1, $3 WHERE EXISTS (SELECT FROM reservation_users WHERE reservation_id = $1)
@@ -63,10 +63,10 @@ async def _copy_addons(connection: Connection, left: ReservationId, again: Reser
         RETURNING TRUE
         """,
         left,
-        again,
+        moved,
         now,
     )
-    if not is_furnished:
+    if not has_addons:
         return
     await connection.execute(
         """
@@ -75,7 +75,7 @@ async def _copy_addons(connection: Connection, left: ReservationId, again: Reser
         ON CONFLICT DO NOTHING
         """,
         left,
-        again,
+        moved,
     )
     await connection.execute(
         """
@@ -84,6 +84,6 @@ async def _copy_addons(connection: Connection, left: ReservationId, again: Reser
         ON CONFLICT DO NOTHING
         """,
         left,
-        again,
+        moved,
         now,
     )

@@ -1,6 +1,7 @@
 """Rows of reservations: read as values, and changed by guarded writes.
 
-The one place that knows both the columns and the domain.
+Only this module knows both their columns and their fields. A change names the status and version that it expects. A row
+that differs is left unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,13 +66,10 @@ def connection_from_row(row: asyncpg.Record) -> SshEndpoint | None:
     return SshEndpoint(row["node_ip"], row["node_port"], row["ssh_user"], row["ssh_host_key"] or "")
 
 
-# The guarded writes: changes to reservations, their history, what they hold and the messages that go with them.
-#
-# A change names the status and version it expects; a row that is no longer so stays as it is. Everything here runs
-# inside the caller's transaction.
+# Guarded writes: changes with their history, shares and dead letters. All of them run in the caller's transaction.
 
-# The columns a change may set. Values travel as one JSON object per row and are read back in their column's type,
-# so that any number of changes with any fields is one statement with four parameters.
+# The columns that a change may set. The values of each row are one JSON object, converted to the columns' types. So any
+# number of changes with any fields is one statement with four parameters.
 _GUARDED_UPDATE = """
     UPDATE reservations r
     SET (status, version, preparing_at, prepare_by, launched_at, expires_at, cancelled_at, reservation_ended,
@@ -133,11 +131,11 @@ _QUEUE_COLUMNS = (
     "expected_latest_at",
     "wait_reason",
 )
-"""Told while it waits; afterwards nothing of it is true any more."""
+"""The estimate of a queued request. Cleared when it is not queued any more."""
 
 
 async def write_changes(connection: Connection, changes: Sequence[Change], now: datetime) -> frozenset[ReservationId]:
-    """Write what is still true; answer which those were."""
+    """Write the changes whose rows are still as expected. Returns the ids of their reservations."""
     if not changes:
         return frozenset()
     rows = await connection.fetch(
@@ -161,7 +159,7 @@ async def write_changes(connection: Connection, changes: Sequence[Change], now: 
 async def write_queue_updates(
     connection: Connection, updates: Mapping[ReservationId, Estimate], now: datetime, teardown_margin: timedelta
 ) -> None:
-    """Where the waiting stand. Not guarded by version, and without history; listeners hear of those that moved."""
+    """Write the estimates of queued requests. Without version check and history; listeners are notified."""
     if not updates:
         return
     rows = [estimate_columns(estimate, now, teardown_margin) for estimate in updates.values()]
@@ -189,7 +187,7 @@ async def write_queue_updates(
 
 
 async def fail_reservation(connection: Connection, body: dict[str, Any], error: str, now: datetime) -> None:
-    """Its message is a dead letter. The reservation says why; one that is gone or over needs nothing."""
+    """Fail the reservation whose message became a dead letter. Does nothing if it is gone or has ended."""
     try:
         reservation_id = ReservationId(UUID(str(body.get("reservation_id"))))
     except ValueError:
@@ -198,7 +196,7 @@ async def fail_reservation(connection: Connection, body: dict[str, Any], error: 
     reservation = None if row is None else reservation_from_row(row)
     if reservation is None or reservation.status.is_terminal:
         return
-    reason = f"it could not be processed ({MAX_MESSAGE_FAILURES} attempts): {error}"
+    reason = f"processing failed {MAX_MESSAGE_FAILURES} times: {error}"
     await write_changes(connection, [reservation_changes.failed(reservation, reason)], now)
 
 

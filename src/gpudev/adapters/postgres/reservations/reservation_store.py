@@ -1,4 +1,4 @@
-"""The reservation store on PostgreSQL."""
+"""Reservations on PostgreSQL: submit, queries, changes, and a cache of the unreleased ones."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,8 +25,8 @@ from gpudev.domain.reservations.reservation import Reservation, ReservationDraft
 from gpudev.ports.leases import Lease
 from gpudev.ports.reservations import NO_LIMITS, ExtensionCount, JobQuery, QueueAhead, UserLimits
 
-# The request's id, as the last value, is told beside the arguments. An argument needs
-# that to have been done, so it comes before the call.
+# The last value is the request's id, which the function reads from a setting. An argument sets it, so that it is set
+# before the call.
 _SUBMIT = """
     SELECT * FROM submit_reservation(
         (SELECT $1::uuid FROM set_config('gpudev.request_id', $20, true)),
@@ -58,7 +58,7 @@ class PostgresReservations:
         limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
         async with self._submit_connection(draft, limits) as (connection, allowed):
-            if not allowed.personalization.is_empty:  # first: after the submit nobody shall wait for us
+            if not allowed.personalization.is_empty:  # first: the submit's locks must be held as briefly as possible
                 await insert_personalization(connection, allowed.reservation_id, allowed.personalization)
             written = await _submit(connection, allowed, idempotency_key, fingerprint, now=now, limits=limits)
             if not written["is_new"]:
@@ -71,7 +71,7 @@ class PostgresReservations:
     async def _submit_connection(
         self, draft: ReservationDraft, limits: UserLimits
     ) -> AsyncIterator[tuple[Connection, ReservationDraft]]:
-        """One statement needs no transaction. With a disk that may have to be made, its quota is held meanwhile."""
+        """One statement needs no transaction. A submit that may create a disk holds the quota's lock meanwhile."""
         async with self._pool.acquire() as connection:
             disks = limits.disks if limits.disks and await may_create_disk(connection, draft) else None
             if disks is None and draft.personalization.is_empty:
@@ -174,7 +174,7 @@ class PostgresReservations:
                 await _count_extension(connection, extension_count)
             done = await write_changes(connection, [change], now)
             if not done:
-                raise Stale("the reservation changed in the meantime; look again")
+                raise Stale("the reservation has changed meanwhile; try again")
             changed = await _get_reservation(connection, change.reservation_id)
             if cause is not None:
                 await send_message(connection, change.reservation_id, cause)
@@ -210,14 +210,14 @@ class PostgresReservations:
         return [reservation_rows.event_from_row(row) for row in found]
 
 
-async def _count_extension(connection: Connection, extends: ExtensionCount) -> None:
+async def _count_extension(connection: Connection, expected: ExtensionCount) -> None:
     counted = await connection.fetchval(
         "UPDATE gpu_types SET extensions = extensions + 1 WHERE gpu_type = $1 AND extensions = $2 RETURNING extensions",
-        extends.gpu_type,
-        extends.count,
+        expected.gpu_type,
+        expected.count,
     )
     if counted is None:
-        raise Stale("another reservation was extended in the meantime; look again")
+        raise Stale("another reservation was extended meanwhile; try again")
 
 
 async def _find_reservation(connection: Connection, reservation_id: ReservationId) -> Reservation | None:
@@ -254,7 +254,10 @@ async def _submit(
     now: datetime,
     limits: UserLimits,
 ) -> asyncpg.Record:
-    """Row, history, disk claim and message in one call (`submit_reservation`); the id may be an earlier one's."""
+    """Writes row, history, disk claim and message in one call (`submit_reservation`).
+
+    With a used idempotency key, the returned id is that of the earlier reservation.
+    """
     statement, first = _SUBMIT, tuple[object, ...]()
     if draft.max_wait is not None:
         statement = _SUBMIT_WITH_MAX_WAIT
@@ -289,7 +292,7 @@ async def _submit(
     except asyncpg.PostgresError as error:
         _translate_submit_error(error, draft)
         raise
-    assert written is not None  # a function with OUT parameters answers one row
+    assert written is not None  # a function with OUT parameters returns one row
     return written
 
 
@@ -310,7 +313,7 @@ def _new_reservation(draft: ReservationDraft, written: asyncpg.Record, now: date
 
 
 def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraft) -> None:
-    """What `submit_reservation` refuses, in our words; anything else is not ours to answer."""
+    """Translates the errors that `submit_reservation` raises. Others pass."""
     name = draft.disk_name or DEFAULT_DISK
     if isinstance(error, asyncpg.UniqueViolationError):
         if error.constraint_name == "one_unreleased_holder_per_disk":
@@ -320,7 +323,7 @@ def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraf
         raise IdempotencyMismatch("this Idempotency-Key was used for a different request; use a new one") from error
     if error.sqlstate == "GD003":
         raise LimitReached(
-            "another request of yours at the same moment reached your limit; look and try again"
+            "another request of yours reached your limit at the same moment; check your reservations and try again"
         ) from error
     if error.sqlstate == "GD002":
         raise DiskHeld(
@@ -329,13 +332,11 @@ def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraf
         ) from error
 
 
-# Everything unreleased, kept in memory and brought up to date by asking only for what changed.
-#
-# PostgreSQL's own row version (xmin) says what changed, whoever wrote it; a row is read in full once per write.
-
-
 class UnreleasedCache:
-    """For one reader that looks often: the planning loop."""
+    """All unreleased reservations in memory, for the planning loop, which reads them often.
+
+    A refresh reads only changed rows in full. PostgreSQL's row version (xmin) shows the changes of all writers.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -343,13 +344,13 @@ class UnreleasedCache:
         self._reservations: dict[UUID, Reservation] = {}
 
     async def refresh(self) -> list[Reservation]:
-        """All that waits, runs, or still holds something, by arrival."""
+        """All that are queued, run, or still hold something, in order of arrival."""
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
                 "SELECT reservation_id, xmin::text::bigint AS mark FROM reservations WHERE released_at IS NULL"
             )
-            marks: dict[UUID, int] = {row["reservation_id"]: row["mark"] for row in found}
-            changed = [rid for rid, mark in marks.items() if self._row_versions.get(rid) != mark]
+            versions: dict[UUID, int] = {row["reservation_id"]: row["mark"] for row in found}
+            changed = [rid for rid, version in versions.items() if self._row_versions.get(rid) != version]
             fresh = (
                 await connection.fetch(
                     reservation_rows.SELECT_RESERVATION
@@ -359,8 +360,8 @@ class UnreleasedCache:
                 if changed
                 else []
             )
-        known = {rid: self._reservations[rid] for rid in marks if rid in self._reservations}
+        known = {rid: self._reservations[rid] for rid in versions if rid in self._reservations}
         known.update({row["reservation_id"]: reservation_rows.reservation_from_row(row) for row in fresh})
-        # A row that was written again between the two statements carries an old mark: it is read once more next time.
-        self._row_versions, self._reservations = marks, known
+        # A row that was written between the two statements has an old version here: the next refresh reads it again.
+        self._row_versions, self._reservations = versions, known
         return sorted(known.values(), key=lambda reservation: reservation.seq)

@@ -1,4 +1,4 @@
-"""Interiors on PostgreSQL. Fulfils `ports.sessions`. A trigger wakes the processor."""
+"""Addons on PostgreSQL: collaborators and Jupyter. A trigger wakes the processor."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -50,7 +50,7 @@ class PostgresAddons:
             written = await _get_addons(connection, change.reservation_id)
             if len(written.collaborators) > MAX_COLLABORATORS:
                 raise LimitReached(
-                    f"at most {MAX_COLLABORATORS} others can be let in to one dev server; remove some first"
+                    f"a dev server can have at most {MAX_COLLABORATORS} collaborators; remove some first"
                 )
             return written
 
@@ -153,7 +153,7 @@ class PostgresAddons:
 
 async def _write_and_count_generation(connection: Connection, change: Change, now: datetime) -> None:
     if not await write_changes(connection, [change], now):
-        raise Stale("the reservation changed in the meantime; look again")
+        raise Stale("the reservation has changed meanwhile; try again")
     await connection.execute(
         """
         INSERT INTO interiors (reservation_id, wanted, due_at) VALUES ($1, 1, $2)
@@ -200,5 +200,5 @@ async def _find_addons(connection: Connection, reservation_id: ReservationId) ->
 def _jupyter_from_row(reservation_id: ReservationId, row: asyncpg.Record) -> JupyterAddon | None:
     if row["token"] is None:
         return None
-    wish = JupyterSpec(row["token"], row["public_key"], jupyter_path(reservation_id))
-    return JupyterAddon(wish, JupyterStatus(JupyterState(row["state"]), row["reason"]))
+    spec = JupyterSpec(row["token"], row["public_key"], jupyter_path(reservation_id))
+    return JupyterAddon(spec, JupyterStatus(JupyterState(row["state"]), row["reason"]))

@@ -1,4 +1,4 @@
-"""The proxy's tokens on PostgreSQL, and what they hang on. Fulfils `ports.sessions.ProxyTokenStore`."""
+"""Tokens of the proxy on PostgreSQL, and the state that their grants depend on."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -82,12 +82,12 @@ def _grant_from_row(row: asyncpg.Record) -> Grant:
 
 
 def _grant_state_from_row(row: asyncpg.Record) -> GrantState:
-    known = row["status"] is not None
+    exists = row["status"] is not None
     return GrantState(
         username=row["username"],
         user_is_active=row["user_is_active"],
         key_is_active=row["key_is_active"],
         may_enter=row["may_enter"],
-        status=Status(row["status"]) if known else None,
-        connection=connection_from_row(row) if known else None,
+        status=Status(row["status"]) if exists else None,
+        connection=connection_from_row(row) if exists else None,
     )
