@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// errClosed is for addresses to which nobody is led, whoever asks.
-var errClosed = errors.New("no connection is made to there")
+// errClosed rejects forwarding to closed addresses, such as cloud metadata, for every user.
+var errClosed = errors.New("forwarding to this address is not allowed")
 
 // closedNetworks are where clouds tell a machine its secrets, also as networks that speak IPv6 alone write it.
 var closedNetworks = []netip.Prefix{

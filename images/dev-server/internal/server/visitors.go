@@ -79,7 +79,7 @@ func (c *connection) openToJupyter(channel ssh.NewChannel) {
 	}
 	port := c.server.jupyter.Port()
 	if port == 0 {
-		_ = channel.Reject(ssh.ConnectionFailed, "Jupyter does not run here")
+		_ = channel.Reject(ssh.ConnectionFailed, "Jupyter is not running")
 		return
 	}
 	target, err := dialLoopback(port)
