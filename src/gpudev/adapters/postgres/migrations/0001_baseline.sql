@@ -1,5 +1,5 @@
 -- The whole schema. Never edit it once it is released: add the next number.
--- Column names of the first five tables are the specification's; what correctness needs is added beside them.
+-- The first five tables have the specification's column names, and further columns that correctness needs.
 
 -- ---------- Access: users, keys, logins, the audit log ----------------------------------------------------------
 
@@ -10,10 +10,10 @@ CREATE TABLE api_users (
     role        TEXT NOT NULL DEFAULT 'user' CHECK (role IN ('user', 'operator', 'admin')),
     created_at  TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP,
     is_active   BOOLEAN NOT NULL DEFAULT true,
-    -- Fair share, where it is on: how much of the cluster is meant for whom, relative to others.
+    -- Fair share, where it is enabled: this user's share relative to that of others.
     weight      DOUBLE PRECISION NOT NULL DEFAULT 1 CHECK (weight > 0 AND weight < 1e6),
-    identity_provider TEXT,  -- aws, oidc, invitation; NULL: created here, and no login may become this user
-    identity_subject  TEXT,  -- NULL beside a provider: whoever the provider next calls by this name
+    identity_provider TEXT,  -- aws, oidc, invitation; NULL: created by an operator; no login is bound to this user
+    identity_subject  TEXT,  -- NULL with a provider: bound at the next login under this name
     last_login_at     TIMESTAMPTZ,
     last_login_from   TEXT,
     CONSTRAINT a_subject_has_a_provider CHECK (identity_subject IS NULL OR identity_provider IS NOT NULL)
@@ -47,7 +47,7 @@ CREATE TABLE invitations (
     invitation_id SERIAL PRIMARY KEY,
     secret_hash   BYTEA NOT NULL UNIQUE CHECK (octet_length(secret_hash) = 32),
     username      VARCHAR(255) NOT NULL,
-    role          TEXT CHECK (role IN ('user', 'operator', 'admin')),  -- null: as recorded, else user
+    role          TEXT CHECK (role IN ('user', 'operator', 'admin')),  -- NULL: the user's recorded role, else user
     created_at    TIMESTAMPTZ NOT NULL,
     expires_at    TIMESTAMPTZ NOT NULL CHECK (expires_at > created_at),
     used_at       TIMESTAMPTZ,
@@ -55,7 +55,7 @@ CREATE TABLE invitations (
 );
 CREATE INDEX invitations_by_name ON invitations (lower(username));
 
--- ID tokens that were used to log in, until they would be rejected for their age.
+-- Used ID tokens, kept until they would be rejected for their age.
 CREATE TABLE used_id_tokens (
     digest BYTEA PRIMARY KEY,
     until  TIMESTAMPTZ NOT NULL
@@ -65,19 +65,19 @@ CREATE INDEX used_id_tokens_by_end ON used_id_tokens (until);
 CREATE TABLE audit_log (
     entry_id   BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         TIMESTAMPTZ NOT NULL,
-    username   TEXT,           -- NULL: nobody knows who it was
+    username   TEXT,           -- NULL: unknown
     key_prefix TEXT,
     action     TEXT NOT NULL,  -- an endpoint ("POST /v1/jobs/{job_id}/cancel") or an operator's command ("keys revoke")
     target     TEXT,
     address    TEXT,           -- NULL: not over the network
-    outcome    TEXT NOT NULL,  -- "ok", or the code of the problem that was answered
+    outcome    TEXT NOT NULL,  -- "ok", or the error code of the response
     status     INTEGER,
     request_id TEXT
 );
 CREATE INDEX audit_log_by_time ON audit_log (at);
 CREATE INDEX audit_log_by_user ON audit_log (username, entry_id);
 
--- Whatever rights a role has, entries stay as they were written.
+-- Entries cannot be changed, whatever privileges a role has.
 CREATE FUNCTION refuse_to_rewrite_history() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'GD009', MESSAGE = 'the audit log is append-only';
@@ -85,7 +85,7 @@ END $$;
 CREATE TRIGGER audit_log_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_to_rewrite_history();
 
--- API processes cache valid keys. "key:7" or "user:3" tells them to drop what they cached.
+-- API processes cache valid keys. "key:7" or "user:3" makes them drop it.
 CREATE FUNCTION tell_key_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('access_changes', 'key:' || OLD.key_id);
@@ -128,7 +128,7 @@ CREATE TABLE gpu_types (
     max_per_node                 INTEGER NOT NULL DEFAULT 0,
     last_availability_update     TIMESTAMPTZ,
     last_availability_updated_by VARCHAR(100),
-    -- How often any reservation of this type was extended: of two extensions at once, each fine by itself, only one
+    -- How often reservations of this type were extended. Of two concurrent extensions, each valid by itself, only one
     -- may be written.
     extensions BIGINT NOT NULL DEFAULT 0
 );
@@ -154,7 +154,7 @@ CREATE TABLE nodes_away (
     seen_at  TIMESTAMPTZ NOT NULL
 );
 
--- Nodes that operators closed for new work, whatever the cluster says about them.
+-- Nodes that operators closed for new work, whatever the cluster reports.
 CREATE TABLE node_cordons (
     node        TEXT PRIMARY KEY,
     cordoned_by TEXT NOT NULL,
@@ -162,19 +162,19 @@ CREATE TABLE node_cordons (
     cordoned_at TIMESTAMPTZ NOT NULL
 );
 
--- Who may plan. A write that carries an older epoch changes nothing.
+-- Leases, such as the right to plan. A write with an older epoch changes nothing.
 CREATE TABLE leases (
     name       TEXT PRIMARY KEY,
     holder     TEXT NOT NULL,
     epoch      BIGINT NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
-    -- When the holder last examined the queues with the cluster in view, and since when without a long break:
+    -- When the holder last examined the queues with a current cluster state, and since when without a long break:
     -- a heartbeat alone does not prove that requests are examined.
     looked_at  TIMESTAMPTZ,
     looking_since TIMESTAMPTZ
 );
 
--- Dev servers without a reservation, as one-shot runs found them: the next run knows for how long.
+-- Orphaned dev servers that one-shot runs found, so that the next run knows since when they exist.
 CREATE TABLE orphans_seen (
     reservation_id UUID PRIMARY KEY,
     first_seen     TIMESTAMPTZ NOT NULL
@@ -243,7 +243,7 @@ CREATE TABLE disk_operations (
     asked_at        TIMESTAMPTZ NOT NULL,
     finished_at     TIMESTAMPTZ,
     request_key     TEXT,
-    -- What was asked for:
+    -- The request:
     reservation_id  UUID,
     source_id       UUID REFERENCES disks (disk_id),
     snapshot_id     UUID,
@@ -271,9 +271,9 @@ CREATE TABLE disk_snapshots (
         status IN ('beginning', 'pending', 'completed', 'failed', 'lost', 'removing', 'removed')),
     created_at   TIMESTAMPTZ NOT NULL,
     size_gb      INTEGER,
-    contents     TEXT,  -- where the listing of what is in it is kept
+    contents     TEXT,  -- where the listing of its contents is stored
     error        TEXT,
-    lacks        TEXT  -- what was on the volume and is not in the snapshot (the volume is kept); NULL: nothing
+    lacks        TEXT  -- what is on the volume but not in the snapshot (the volume is kept); NULL: nothing
 );
 CREATE INDEX disk_snapshots_of ON disk_snapshots (disk_id, created_at);
 CREATE INDEX disk_snapshots_by_operation ON disk_snapshots (operation_id);
@@ -295,7 +295,7 @@ CREATE TABLE disk_volumes (
 );
 CREATE INDEX disk_volumes_of ON disk_volumes (disk_id);
 
--- What is in a snapshot. Apart from the snapshots' own rows, which are read often.
+-- Contents of snapshots. Separate from the snapshots' own rows, which are read often.
 CREATE TABLE disk_contents (
     snapshot_id UUID PRIMARY KEY REFERENCES disk_snapshots (snapshot_id),
     kept_at     TIMESTAMPTZ NOT NULL,
@@ -340,7 +340,7 @@ CREATE TABLE reservations (
     expires_at      TIMESTAMPTZ,
     cancelled_at    TIMESTAMPTZ,
     reservation_ended TIMESTAMPTZ,
-    -- Its GPUs and its disk are owned until here, when everything it had is confirmed gone.
+    -- GPUs and disk are held until here, when everything is confirmed gone.
     released_at     TIMESTAMPTZ,
     pod_name        VARCHAR(63) NOT NULL,
     namespace       VARCHAR(63) NOT NULL DEFAULT 'gpu-dev',
@@ -359,18 +359,18 @@ CREATE TABLE reservations (
     warned_minutes  INTEGER,
     launch_attempts INTEGER NOT NULL DEFAULT 0,
     next_attempt_at TIMESTAMPTZ,
-    -- What queued requests were promised (the row is never far from the published plan, which is exact).
+    -- The estimate of a queued request. It may lag slightly behind the published plan, which is exact.
     latest_start_at TIMESTAMPTZ,
     expected_start_at TIMESTAMPTZ,
     expected_earliest_at TIMESTAMPTZ,
     expected_latest_at TIMESTAMPTZ,
-    wait_until      TIMESTAMPTZ,  -- NULL: it waits as long as it takes
+    wait_until      TIMESTAMPTZ,  -- NULL: no limit
     resent_at       TIMESTAMPTZ,  -- when its message was sent again, because no processor had examined it
     -- When a preparing reservation must be ready, where its disk takes long; NULL: the usual time after preparing_at.
     prepare_by      TIMESTAMPTZ,
     setup_outcome   TEXT,         -- the result of its personalization, without any of its content
-    furnished       BOOLEAN NOT NULL DEFAULT FALSE,  -- whether it ever had addons: most never do
-    -- The request that made it. The server sets it for the transaction of the submit.
+    furnished       BOOLEAN NOT NULL DEFAULT FALSE,  -- whether it ever had addons; most never have any
+    -- The HTTP request that created it. The server sets it for the transaction of the submit.
     request_id      TEXT DEFAULT nullif(current_setting('gpudev.request_id', true), ''),
     CONSTRAINT an_end_has_a_time CHECK (
         (status IN ('expired', 'cancelled', 'failed')) = (reservation_ended IS NOT NULL)),
@@ -381,10 +381,10 @@ CREATE UNIQUE INDEX one_unreleased_holder_per_disk ON reservations (disk_id) WHE
 CREATE UNIQUE INDEX one_unreleased_owner_per_pod_name ON reservations (pod_name) WHERE released_at IS NULL;
 CREATE INDEX reservations_unreleased ON reservations (gpu_type, seq) WHERE released_at IS NULL;
 CREATE INDEX reservations_by_user ON reservations (user_id, seq DESC);
--- Forecasts learn from these: who left when, newest first.
+-- For forecasts: ends and starts, newest first.
 CREATE INDEX reservations_by_end ON reservations (gpu_type, reservation_ended DESC) WHERE launched_at IS NOT NULL;
 CREATE INDEX reservations_by_start ON reservations (gpu_type, preparing_at DESC) WHERE preparing_at IS NOT NULL;
--- A uuid's text order is its hex order: shortened ids are range scans.
+-- A uuid's text order is its hex order, so searches by shortened ids are range scans.
 
 CREATE TABLE reservation_shares (
     reservation_id UUID NOT NULL REFERENCES reservations (reservation_id) ON DELETE CASCADE,
@@ -432,8 +432,8 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (user_id, key)
 );
 
--- Reservations that ended to continue elsewhere. Until they do, personalization and addons are kept although they are
--- released: a move may be interrupted and resumed later.
+-- Reservations that are being moved. Until the move is done, their personalization and addons are kept, also after the
+-- release: a move may be interrupted and resumed later.
 CREATE TABLE reservation_moves (
     reservation_id UUID PRIMARY KEY REFERENCES reservations (reservation_id) ON DELETE CASCADE,
     begun_at       TIMESTAMPTZ NOT NULL,
@@ -441,7 +441,7 @@ CREATE TABLE reservation_moves (
 );
 CREATE INDEX reservation_moves_unfinished ON reservation_moves (begun_at) WHERE NOT done;
 
--- What a dev server listed of its disk before it went, where the cloud cannot look into snapshots.
+-- Contents of disks as their dev servers listed them before the teardown, where the cloud cannot list snapshots.
 CREATE TABLE disk_listings (
     reservation_id UUID PRIMARY KEY REFERENCES reservations (reservation_id),
     disk_id        UUID NOT NULL REFERENCES disks (disk_id),
@@ -469,7 +469,7 @@ END $$;
 CREATE TRIGGER plan_changed AFTER INSERT OR UPDATE ON queue_plans
     FOR EACH ROW EXECUTE FUNCTION tell_plan_changed();
 
--- Estimates that people got: the first one, one every hour while it moves, and each that became worse (with why).
+-- Published estimates: the first one, one per hour while it changes, and each that got worse (with the cause).
 CREATE TABLE reservation_estimates (
     estimate_id     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     reservation_id  UUID NOT NULL REFERENCES reservations (reservation_id) ON DELETE CASCADE,
@@ -485,7 +485,7 @@ CREATE TABLE reservation_estimates (
 );
 CREATE INDEX reservation_estimates_of ON reservation_estimates (reservation_id, estimate_id);
 
--- Requests the planner examined: the seq of every queued request of a type, written now and then.
+-- Requests that the planner examined: the seq of every queued request of a type, written periodically.
 CREATE TABLE queue_looks (
     gpu_type  VARCHAR(50) PRIMARY KEY,
     looked_at TIMESTAMPTZ NOT NULL,
@@ -536,10 +536,10 @@ CREATE TRIGGER terminal_notices_added AFTER INSERT ON terminal_notices
 -- processor applies it.
 CREATE TABLE interiors (
     reservation_id UUID PRIMARY KEY REFERENCES reservations (reservation_id) ON DELETE CASCADE,
-    wanted         BIGINT NOT NULL DEFAULT 0,   -- goes up with every change
-    applied        BIGINT NOT NULL DEFAULT 0,   -- what was last made true
-    attempts       INTEGER NOT NULL DEFAULT 0,  -- in vain, since then
-    trouble        TEXT,                        -- why it is not true yet
+    wanted         BIGINT NOT NULL DEFAULT 0,   -- generation, incremented with every change
+    applied        BIGINT NOT NULL DEFAULT 0,   -- the generation that was last applied
+    attempts       INTEGER NOT NULL DEFAULT 0,  -- failed attempts since then
+    trouble        TEXT,                        -- why it is not applied yet
     due_at         TIMESTAMPTZ NOT NULL DEFAULT 'infinity'
 );
 CREATE INDEX interiors_due ON interiors (due_at) WHERE due_at < 'infinity';
@@ -553,7 +553,7 @@ CREATE TABLE reservation_users (
     PRIMARY KEY (reservation_id, github_user)
 );
 
--- A row: Jupyter is wanted. The token is Jupyter's own; the key opens its port and nothing else.
+-- A row means that Jupyter is enabled. The token is Jupyter's own; the key opens its port and nothing else.
 CREATE TABLE jupyter_servers (
     reservation_id UUID PRIMARY KEY REFERENCES interiors (reservation_id) ON DELETE CASCADE,
     token          TEXT NOT NULL,
@@ -611,7 +611,7 @@ CREATE TABLE notifications (
     target          TEXT NOT NULL,
     state           TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'sent', 'outdated', 'given_up')),
     attempts        INTEGER NOT NULL DEFAULT 0,
-    -- When it is to be tried; while somebody is at it, when another may.
+    -- When it is due. While a processor sends it: when another one may take over.
     next_at         TIMESTAMPTZ NOT NULL,
     error           TEXT,
     UNIQUE (event_id, target)
@@ -629,15 +629,15 @@ CREATE TRIGGER notifications_queued AFTER INSERT ON reservation_events
 
 -- ---------- Submit ----------------------------------------------------------------------------------------------
 
--- Submitting is one call and so one commit: PGMQ's notification locks a row of its own until then, and a client that is
--- slow between two statements would make every other submit wait for it. A disk that is deleted or renamed at the very
--- moment of the submit is created anew: a disk asked for by name is never replaced by scratch space.
+-- A submit is one call, and so one commit: PGMQ's notification locks a row of its own until the commit, so a client that
+-- is slow between two statements would block every other submit. If the disk is deleted or renamed at that moment, it is
+-- created again: a disk requested by name is never replaced by scratch space.
 CREATE FUNCTION submit_reservation(
     p_reservation_id UUID, p_user_id INTEGER, p_github_user TEXT, p_name TEXT, p_image TEXT, p_gpu_type TEXT,
     p_gpu_count INTEGER, p_node_count INTEGER, p_duration_hours DOUBLE PRECISION, p_priority INTEGER,
     p_ssh_public_keys TEXT[], p_pod_name TEXT,
-    p_disk_name TEXT,          -- NULL: scratch
-    p_disk_is_wanted BOOLEAN,  -- true: asked for by name; false: taken only if it is free
+    p_disk_name TEXT,          -- NULL: scratch space
+    p_disk_is_wanted BOOLEAN,  -- true: requested by name; false: used only if it is free
     p_new_disk_id UUID, p_queue TEXT, p_idempotency_key TEXT, p_fingerprint TEXT, p_now TIMESTAMPTZ,
     OUT is_new BOOLEAN, OUT reservation_id UUID, OUT seq BIGINT, OUT disk_id UUID
 ) LANGUAGE plpgsql AS $$
@@ -652,7 +652,7 @@ BEGIN
         INSERT INTO idempotency_keys (user_id, key, fingerprint, reservation_id, created_at)
         VALUES (p_user_id, p_idempotency_key, p_fingerprint, p_reservation_id, p_now)
         ON CONFLICT DO NOTHING;
-        IF NOT FOUND THEN  -- a concurrent submit with this key has been waited for
+        IF NOT FOUND THEN  -- a concurrent submit with this key has finished
             SELECT * INTO earlier FROM idempotency_keys WHERE user_id = p_user_id AND key = p_idempotency_key;
             IF earlier.fingerprint <> p_fingerprint THEN
                 RAISE EXCEPTION USING ERRCODE = 'GD001', MESSAGE = 'another request used this key';
@@ -698,7 +698,7 @@ BEGIN
     reservation_id := p_reservation_id;
 END $$;
 
--- Limits of one user hold for two submits at the same moment, too: the second counts the first.
+-- A user's limits also hold for concurrent submits: the second one counts the first.
 CREATE FUNCTION submit_within_limits(
     p_most_queued INTEGER,  -- NULL: no limit
     p_most_gpus INTEGER,    -- NULL: no limit
@@ -713,7 +713,7 @@ DECLARE
     gpus   INTEGER;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('gpu-dev limits'), p_user_id);
-    -- A repeated request gets its answer even if it would be refused by now.
+    -- A repeated request gets its answer even if it would be rejected now.
     IF NOT EXISTS (SELECT FROM idempotency_keys k WHERE k.user_id = p_user_id AND k.key = p_idempotency_key) THEN
         SELECT count(*) FILTER (WHERE r.status IN ('pending', 'queued')), coalesce(sum(r.gpu_count), 0)
         INTO queued, gpus
@@ -732,7 +732,7 @@ BEGIN
         p_queue, p_idempotency_key, p_fingerprint, p_now) s;
 END $$;
 
--- As submit_within_limits (limits may be NULL), for a request that waits only so long.
+-- As submit_within_limits (limits may be NULL), with a maximum wait.
 CREATE FUNCTION submit_with_max_wait(
     p_wait_until TIMESTAMPTZ, p_most_queued INTEGER, p_most_gpus INTEGER,
     p_reservation_id UUID, p_user_id INTEGER, p_github_user TEXT, p_name TEXT, p_image TEXT, p_gpu_type TEXT,
