@@ -1,6 +1,6 @@
 """GPU usage of dev servers, from all DCGM exporters behind one address.
 
-Exporters are scraped only while somebody asks, and at most every ten seconds. A caller gets the last samples, and waits
+Exporters are scraped on demand, at most every ten seconds. A caller gets the last samples, and waits
 only briefly for newer ones. If an exporter does not answer, only its node's GPUs are missing. Only samples that name a
 pod of our namespace count; a GPU shared by several pods is returned for each of them.
 """

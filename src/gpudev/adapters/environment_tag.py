@@ -22,7 +22,7 @@ class EnvironmentTag:
     def add_to(self, tags: Mapping[str, str]) -> dict[str, str]:
         return dict(tags) if self.environment is None else {**tags, ENVIRONMENT_TAG: self.environment}
 
-    def select(self, found: Iterable[_Resource]) -> list[_Resource]:
-        """Those that are not another environment's."""
+    def select(self, resources: Iterable[_Resource]) -> list[_Resource]:
+        """Leaves out resources of other environments."""
         own = self.environment
-        return [one for one in found if own is None or one.tags.get(ENVIRONMENT_TAG, own) == own]
+        return [resource for resource in resources if own is None or resource.tags.get(ENVIRONMENT_TAG, own) == own]

@@ -72,14 +72,14 @@ class AppriseNotifier:
     def can_reach(self, target: str, recipient: Recipient) -> bool:
         return recipient.email is not None or "{email}" not in self._urls.get(target, "")
 
-    async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
+    async def send(self, target: str, notification: Notification, recipient: Recipient) -> None:
         url = self._urls.get(target)
         if url is None:
             raise Unavailable("the target is no longer configured")
         # One at a time per target: the library keeps the rate limits of the service.
         async with self._target_locks[target]:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._send, _fill_recipient(url, recipient), notice)
+            await loop.run_in_executor(self._threads, self._send, _fill_recipient(url, recipient), notification)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -50,7 +50,7 @@ class OtlpTracer:
         """`url`: the collector's, usually ending in /v1/traces."""
         self._outage = _OutageLog()
         self._exporter = _Exporter(url, self._outage)
-        self._ids = _GivenIds()
+        self._ids = _PresetIds()
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,  # the caller has decided whether to record a request
             resource=Resource.create({SERVICE_NAME: service}),
@@ -91,7 +91,7 @@ class OtlpTracer:
         self._outage.close()
 
 
-class _GivenIds(IdGenerator):
+class _PresetIds(IdGenerator):
     """Our spans have their ids already: a reservation's are derived from its id."""
 
     ref = SpanRef("", "")

@@ -71,7 +71,7 @@ class NullNotifier:
     def can_reach(self, target: str, recipient: Recipient) -> bool:
         return False
 
-    async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
+    async def send(self, target: str, notification: Notification, recipient: Recipient) -> None:
         return None
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ class Notifier(Protocol):
         """Whether there is an address for this one (somebody without email cannot be mailed)."""
         ...
 
-    async def send(self, target: str, notice: Notification, recipient: Recipient) -> None:
+    async def send(self, target: str, notification: Notification, recipient: Recipient) -> None:
         """Raises Unavailable when it was not taken, in words that hold neither the address nor the notice."""
         ...
 

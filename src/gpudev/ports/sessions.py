@@ -65,7 +65,7 @@ class AddonWork(AddonView, Protocol):
 
     async def next_due(self) -> datetime | None: ...
 
-    async def record_result(self, noted: AddonResult, *, now: datetime) -> None:
+    async def record_result(self, result: AddonResult, *, now: datetime) -> None:
         """If something else is wanted by now, or was made true meanwhile, it is due at once."""
         ...
 

@@ -89,7 +89,7 @@ async def test_a_pod_that_somebody_deletes_is_told(system: KubeSystem) -> None:
     job = await system.reserve("--gpus", "1")
     await system.api.delete("pods", job["pod_name"], system.namespace)
     failed = await system.until(job, "failed", seconds=10)
-    assert "deleted by somebody else" in failed["failure_reason"]
+    assert "deleted from outside gpu-dev" in failed["failure_reason"]
     await system.released(job)
 
 
@@ -260,7 +260,7 @@ async def test_what_carries_another_reservations_id_is_never_touched(system: Kub
     taken = await system.api.create("secrets", renamed(secret, waiting["pod_name"]), system.namespace)
     await system.run("cancel", holders[1]["job_id"], "--yes")
     failed = await system.until(waiting, "failed")
-    assert "belongs to somebody else and was not changed" in failed["failure_reason"]
+    assert "does not belong to this reservation and was not changed" in failed["failure_reason"]
     await system.released(waiting)
     kept = await system.api.get("secrets", waiting["pod_name"], system.namespace)
     assert kept["metadata"]["uid"] == taken["metadata"]["uid"]

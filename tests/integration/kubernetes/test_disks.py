@@ -151,7 +151,7 @@ async def test_a_volume_object_of_somebody_else_is_never_touched(world: DiskWorl
         },
     }
     made = await world.api.create("persistentvolumes", theirs)
-    with pytest.raises(ClusterError, match="belongs to somebody else"):
+    with pytest.raises(ClusterError, match="does not belong to this reservation"):
         await world.cluster.ensure_server(spec)
     await world.gone(spec.reservation_id)
     after = await world.api.get("persistentvolumes", f"{spec.pod_name}-home")
@@ -163,7 +163,7 @@ async def test_a_refused_start_takes_back_what_stood_for_its_volume(world: DiskW
     await world.api.create(
         "services", {"metadata": {"name": spec.pod_name}, "spec": {"ports": [{"port": 80}]}}, world.namespace
     )
-    with pytest.raises(ClusterError, match="belongs to somebody else"):
+    with pytest.raises(ClusterError, match="does not belong to this reservation"):
         await world.cluster.ensure_server(spec)
     async with asyncio.timeout(10):
         while await world.volumes_of(spec.reservation_id):  # noqa: ASYNC110 - they take a moment to go

@@ -77,7 +77,7 @@ async def test_a_claim_of_somebody_else_in_our_place_is_never_touched(world: Dis
         },
     }
     made = await world.api.create("persistentvolumeclaims", theirs, world.namespace)
-    with pytest.raises(ClusterError, match="belongs to somebody else"):
+    with pytest.raises(ClusterError, match="does not belong to this reservation"):
         await world.cluster.ensure_server(spec)
     assert await world.api.list("pods", world.namespace) == [], "never on anything else"
     await world.gone(spec.reservation_id)

@@ -135,7 +135,7 @@ async def test_a_pod_somebody_deletes_is_told_apart_from_one_that_is_drained(
     await watched.api.delete("pods", pod_name(deleted), watched.settings.namespace)
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod_name(drained)}}
     await watched.api.create(f"pods/{pod_name(drained)}/eviction", eviction, watched.settings.namespace)
-    assert "deleted by somebody else" in str((await watched.until(deleted, ServerPhase.DEAD)).reason)
+    assert "deleted from outside gpu-dev" in str((await watched.until(deleted, ServerPhase.DEAD)).reason)
     assert "is being drained" in str((await watched.until(drained, ServerPhase.DEAD)).reason)
 
 

@@ -110,7 +110,7 @@ async def test_a_pod_that_somebody_deleted_is_a_death(world: KubernetesWorld) ->
     await world.ready(spec)
     await world.api.delete("pods", spec.pod_name, world.namespace)
     seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
-    assert "deleted by somebody else" in (seen.reason or "")
+    assert "deleted from outside gpu-dev" in (seen.reason or "")
     assert not seen.is_restartable
 
 

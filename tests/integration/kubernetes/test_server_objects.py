@@ -90,7 +90,7 @@ async def test_an_object_of_another_reservation_is_never_touched(world: Kubernet
     }
     manifest = {"metadata": {"name": spec.pod_name, "labels": marks}, **content[kind]}
     theirs = await world.api.create(kind, manifest, world.namespace)
-    with pytest.raises(ClusterError, match="belongs to somebody else"):
+    with pytest.raises(ClusterError, match="does not belong to this reservation"):
         await world.cluster.ensure_server(spec)
     await taken_back(world, spec)
     await world.gone(spec.reservation_id)
@@ -104,7 +104,7 @@ async def test_an_object_that_somebody_made_by_hand_is_never_touched(world: Kube
     await world.api.create(
         "services", {"metadata": {"name": spec.pod_name}, "spec": {"ports": [{"port": 80}]}}, world.namespace
     )
-    with pytest.raises(ClusterError, match="belongs to somebody else"):
+    with pytest.raises(ClusterError, match="does not belong to this reservation"):
         await world.cluster.ensure_server(spec)
     assert await world.api.find("services", spec.pod_name, world.namespace) is not None
 

@@ -52,7 +52,7 @@ def main() -> None:
 
 def start(request: dict[str, Any]) -> dict[str, float]:
     late_imports = request.pop("late_imports")
-    request["refuse_forward_ports"] = frozenset(request.get("refuse_forward_ports", ()))
+    request["closed_ports"] = frozenset(request.get("closed_ports", ()))
     config = SshdConfig(**request)
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         started = time.monotonic()

@@ -139,7 +139,7 @@ def test_a_trace_is_forgotten_after_a_while() -> None:
     world.tell("ADDED", node("n1"))
     world.tell("ADDED", ready_pod())
     world.tell("DELETED", ready_pod(deleting=True))
-    assert world.servers()[RID].state.reason == "its pod on n1 was deleted by somebody else"
+    assert world.servers()[RID].state.reason == "its pod on n1 was deleted from outside gpu-dev"
     world.clock.move(minutes=11)
     assert world.servers() == {}
 

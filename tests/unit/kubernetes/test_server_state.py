@@ -193,14 +193,14 @@ def test_a_pod_driven_out_by_a_taint_of_a_living_node_was_evicted() -> None:
 
 
 def test_a_deleted_pod_is_told_as_such() -> None:
-    assert reason_of(ready_pod(deleting=True)) == "its pod on n1 was deleted by somebody else"
+    assert reason_of(ready_pod(deleting=True)) == "its pod on n1 was deleted from outside gpu-dev"
 
 
 def test_a_pod_that_vanished_while_watched_is_dead_with_the_reason() -> None:
     said = [condition("DisruptionTarget", "True", 1, "DeletionByTaintManager", "")]
     nodes = {"n1": node_record("n1", ready="Unknown", since=60)}
     assert reason_of(gone=[ready_pod(deleting=True, conditions=said)], nodes=nodes) == "its node n1 was lost"
-    assert reason_of(gone=[ready_pod(deleting=True)]) == "its pod on n1 was deleted by somebody else"
+    assert reason_of(gone=[ready_pod(deleting=True)]) == "its pod on n1 was deleted from outside gpu-dev"
     assert "ran out of memory" in reason_of(gone=[own_pod(phase="Failed", main=ended(137, "OOMKilled"))])
 
 
@@ -286,7 +286,7 @@ def test_a_gang_is_dead_when_one_member_is_and_names_it() -> None:
 
 def test_a_gang_whose_member_vanished_is_dead_and_names_it() -> None:
     words = reason_of(ready_pod(members=2), gone=[ready_pod(rank=1, members=2, node="n2", deleting=True)])
-    assert words == "member 1: its pod on n2 was deleted by somebody else"
+    assert words == "member 1: its pod on n2 was deleted from outside gpu-dev"
 
 
 def test_a_gang_that_was_never_whole_may_be_started_again() -> None:

@@ -3,10 +3,10 @@
 A response must have exactly the expected form. Anything else (a proxy's page, another action's response, entities, a
 repeated element) means that we do not know who answered.
 
-A caller may log in who holds an accepted role: the role itself, or the one that AWS single sign-on creates for a
+A caller may log in with an accepted role: the role itself, or the one that AWS single sign-on creates for a
 permission set of that name. The user name is the role session's name in lower case (single sign-on ignores case).
-Single sign-on sets the session's name itself. Whoever assumes a role by hand chooses it. Therefore a session of a role
-can only be a user who was first created by a session of the same role.
+Single sign-on sets the session's name itself. A caller that assumes a role directly chooses it. Therefore a session of
+a role can only be a user who was first created by a session of the same role.
 """
 
 import re

@@ -68,7 +68,7 @@ def _parse_volume(fields: Mapping[str, Any]) -> Volume | None:
         tuple(
             sorted(
                 # AWS's own services can hold volumes without a machine of ours.
-                attachment.get("InstanceId") or attachment.get("AssociatedResource") or "somebody"
+                attachment.get("InstanceId") or attachment.get("AssociatedResource") or "an AWS service"
                 for attachment in fields.get("Attachments", ())
                 if attachment.get("State") != _DETACHED
             )

@@ -22,7 +22,7 @@ from gpudev.ports.cloud import TOKEN_TAG, Snapshot, Volume
 _T = TypeVar("_T")
 _Resource = TypeVar("_Resource", Volume, Snapshot)
 _FIRST_WAIT_S = 0.1
-_LONGEST_WAIT_S = 3.0
+_MAX_WAIT_S = 3.0
 _VOLUME_TYPE = "gp3"
 _GROWING_STATES = frozenset({"modifying", "optimizing"})
 
@@ -301,7 +301,7 @@ def _now() -> float:
 async def _backoff(seconds: float) -> AsyncIterator[None]:
     """Yields at growing intervals until `seconds` are over; never for 0 seconds."""
     end = _now() + seconds
-    for pause in growing_pauses(_FIRST_WAIT_S, _LONGEST_WAIT_S):
+    for pause in growing_pauses(_FIRST_WAIT_S, _MAX_WAIT_S):
         if _now() >= end:
             return
         yield

@@ -5,7 +5,7 @@ label. A tag that does not (ada@example.com) is written twice. Under its own key
 filters and the console. The exact text goes, with all others that do not fit, as JSON in base 32 into the labels
 `gpu-dev-exact-NN`.
 
-If the readable value does not match the exact text, somebody changed the label by hand, and the label counts. If the
+If the readable value does not match the exact text, the label was changed by hand, and the label counts. If the
 exact text is damaged, the readable value is returned; because of its hash it is never another user's name.
 
 Only labels are used, because a disk's description cannot be changed later.

@@ -127,7 +127,9 @@ class KubernetesMachines:
 
     async def nodes(self) -> Sequence[NodeMachine]:
         nodes, _ = await self._api.list_objects(NODE, all_namespaces=True)
-        return [NodeMachine(one["metadata"]["name"], _machine_name(one["spec"].get("providerID", ""))) for one in nodes]
+        return [
+            NodeMachine(node["metadata"]["name"], _machine_name(node["spec"].get("providerID", ""))) for node in nodes
+        ]
 
     async def pods_on(self, node: str) -> Sequence[NodePod]:
         pods: list[NodePod] = []

@@ -122,34 +122,34 @@ class LocalCloud:
     ) -> Volume:
         """Returns when the volume is complete. From a large snapshot that takes long."""
         volume_id = _id_from_token(token)
-        wanted = LocalVolumeRecord(
+        desired = LocalVolumeRecord(
             size_gb, self._clock.now(), zone, volume_id, {**tags, TOKEN_TAG: volume_id}, from_snapshot
         )
         key = (VolumeOrSnapshot.VOLUME, volume_id)
-        await self._run_job(key, lambda job: self._volumes.ensure_volume(volume_id, wanted, job))
+        await self._run_job(key, lambda job: self._volumes.ensure_volume(volume_id, desired, job))
         found = await self.find_volume(volume_id)
         if found is None:
             raise Unavailable(f"volume {volume_id} was removed at the same moment")
         return found
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume:
-        def grown(record: LocalVolumeRecord) -> LocalVolumeRecord:
+        def grow(record: LocalVolumeRecord) -> LocalVolumeRecord:
             return replace(record, size_gb=max(size_gb, record.size_gb))
 
-        return await asyncio.to_thread(self._volumes.update_volume, volume_id, grown)
+        return await asyncio.to_thread(self._volumes.update_volume, volume_id, grow)
 
     async def tag_volume(self, volume_id: str, tags: Mapping[str, str]) -> None:
         """Also gives a record to a volume that is older than volume records."""
 
-        def tagged(record: LocalVolumeRecord) -> LocalVolumeRecord:
+        def add_tags(record: LocalVolumeRecord) -> LocalVolumeRecord:
             return replace(record, tags={**record.tags, **tags})
 
-        await asyncio.to_thread(self._volumes.update_volume, volume_id, tagged)
+        await asyncio.to_thread(self._volumes.update_volume, volume_id, add_tags)
 
     async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
         snapshot_id = _id_from_token(token)
-        wanted = LocalSnapshotRecord(volume_id, 0, self._clock.now(), snapshot_id, {**tags, TOKEN_TAG: snapshot_id})
-        record = await asyncio.to_thread(self._snapshots.begin_snapshot, snapshot_id, wanted)
+        desired = LocalSnapshotRecord(volume_id, 0, self._clock.now(), snapshot_id, {**tags, TOKEN_TAG: snapshot_id})
+        record = await asyncio.to_thread(self._snapshots.begin_snapshot, snapshot_id, desired)
         if record.state is SnapshotState.PENDING:
             self._pending.setdefault(volume_id, set()).add(snapshot_id)
             # A small one is complete within this time, and the caller need not ask again.
@@ -206,7 +206,7 @@ class LocalCloud:
         ):
             self._clear_pending(key[1])  # complete, failed, or impossible to copy: the volume need not wait for it
         if error is not None and not isinstance(error, VolumeBusy | JobStopped):
-            log.warning("volume_job.failed", thing=key[0].value, id=key[1], error=str(error))
+            log.warning("volume_job.failed", resource=key[0].value, id=key[1], error=str(error))
 
     def _clear_pending(self, snapshot_id: str) -> None:
         for volume_id, pending in [*self._pending.items()]:

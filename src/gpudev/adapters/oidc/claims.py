@@ -89,7 +89,7 @@ def _time_claim(claims: Mapping[str, Any], name: str, now: datetime) -> datetime
 
 
 def _verified_email(claims: Mapping[str, Any]) -> str | None:
-    """In lower case. None: there is no valid address, or the issuer has not verified it, so anybody could claim it."""
+    """In lower case. None: there is no valid address, or the issuer has not verified it, so anyone could claim it."""
     email = claims.get("email")
     if claims.get("email_verified") is not True or not isinstance(email, str) or email.count("@") != 1:
         return None

@@ -2,7 +2,7 @@
 
 The issuer's URL comes from the settings. Responses are limited in size and time, and redirects are not followed. A
 token with an unknown key may be signed with a new one, so the keys are fetched again. That happens rarely, because
-anybody can send such tokens, and one fetch serves all callers that wait for it.
+anyone can send such tokens, and one fetch serves all callers that wait for it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ UNKNOWN_KEY_PAUSE_SECONDS = 30.0
 FAILURE_PAUSE_SECONDS = 5.0
 """After the issuer did not answer."""
 _MAX_BYTES = 512 * 1024
-_ANSWER_SECONDS = 5.0
+_FETCH_TIMEOUT_SECONDS = 5.0
 """For one fetch, while a person waits for the login."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -31,7 +31,7 @@ JsonWebKey = Mapping[str, Any]
 
 class IssuerKeys:
     def __init__(
-        self, issuer: str, *, seconds: float = _ANSWER_SECONDS, monotonic: Callable[[], float] = time.monotonic
+        self, issuer: str, *, seconds: float = _FETCH_TIMEOUT_SECONDS, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._issuer = issuer
         self._seconds = seconds
@@ -42,7 +42,7 @@ class IssuerKeys:
         )
         self._keys: dict[str, JsonWebKey] = {}
         self._fetched_at: float | None = None
-        self._asked_at: float | None = None
+        self._requested_at: float | None = None
         self._failure: Unavailable | None = None
         self._refresh_lock = asyncio.Lock()
 
@@ -68,13 +68,13 @@ class IssuerKeys:
         return self._fetched_at is not None and self._monotonic() - self._fetched_at < KEY_CACHE_SECONDS
 
     def _may_refresh(self) -> bool:
-        if self._asked_at is None:
+        if self._requested_at is None:
             return True
         pause = UNKNOWN_KEY_PAUSE_SECONDS if self._is_current() else FAILURE_PAUSE_SECONDS
-        return self._monotonic() - self._asked_at >= pause
+        return self._monotonic() - self._requested_at >= pause
 
     async def _refresh_keys(self) -> None:
-        self._asked_at = self._monotonic()
+        self._requested_at = self._monotonic()
         try:
             # The client's own timeouts are per step; this one is for the whole fetch.
             async with asyncio.timeout(self._seconds):
@@ -99,7 +99,7 @@ class IssuerKeys:
         return {key["kid"]: key for key in signing if isinstance(key.get("kid"), str)}
 
     def _check_keys_url(self, url: object) -> str:
-        """Only https: otherwise somebody on the network path could replace the keys."""
+        """Only https: otherwise an attacker on the network path could replace the keys."""
         if isinstance(url, str):
             try:
                 parts, issuer = urlsplit(url), urlsplit(self._issuer)

@@ -198,7 +198,7 @@ def test_a_connection_that_cannot_be_made_is_told(server: Server) -> None:
 def test_a_port_of_this_machine_that_is_refused_is_refused_under_every_name(
     start_server: StartServer, service: int, name: str
 ) -> None:
-    server = start_server(refuse_forward_ports=[service])
+    server = start_server(closed_ports=[service])
     result = server.ssh(options=("-W", f"[{name}]:{service}"), stdin=b"jump")
     assert result.stdout == b""
     assert b"open failed" in result.stderr
@@ -208,7 +208,7 @@ def test_a_port_that_is_refused_is_refused_through_every_kind_of_forward(
     start_server: StartServer, service: int
 ) -> None:
     """-L and -D ask the server for the same thing as -W; a client may ask for it in all of these ways."""
-    server = start_server(refuse_forward_ports=[service])
+    server = start_server(closed_ports=[service])
     plain, socks = free_port(), free_port()
     with forwarding(server, "-L", f"{plain}:localhost:{service}", "-D", f"127.0.0.1:{socks}") as ssh:
         wait_for_line(ssh, "Entering interactive session")

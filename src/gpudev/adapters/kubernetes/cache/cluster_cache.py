@@ -1,7 +1,7 @@
 """Cache of all nodes and pods, and of our services and persistent volumes.
 
-List and watch keep it current. It says when its records were current and decides nothing. When it has not heard from
-the API server for too long, reads raise Unavailable (`check_fresh`).
+List and watch keep it current. It says when its records were current and decides nothing. When the API server has been
+silent for too long, reads raise Unavailable (`check_fresh`).
 
 A pod of ours that disappears leaves a record (`GonePod`). Without it a lost node would look like a dev server that
 never existed. A teardown announces itself first (`expect_removal`); then its pods leave no record.
@@ -99,7 +99,8 @@ class ClusterCache:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(one.run(), name=f"reflector of {one.kind.plural}") for one in self.reflectors
+            asyncio.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
+            for reflector in self.reflectors
         ]
 
     async def close(self) -> None:
@@ -113,8 +114,8 @@ class ClusterCache:
         """Wait until every kind has been listed once. Raises Unavailable, with the reason, after `timeout`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout.total_seconds()):
-                for one in self.reflectors:
-                    await one.first_listed.wait()
+                for reflector in self.reflectors:
+                    await reflector.first_listed.wait()
         self.check_fresh()
 
     # Freshness
@@ -122,22 +123,24 @@ class ClusterCache:
     def check_fresh(self) -> datetime:
         """When all records were last current. Raises Unavailable when that is too long ago."""
         now = self._clock.now()
-        for one in self.reflectors:
-            problem = f": {one.problem}" if one.problem else ""
-            if one.fresh_at is None:
-                raise Unavailable(f"the cluster's {one.kind.plural} have not been listed yet{problem}")
-            age = now - one.fresh_at
+        for reflector in self.reflectors:
+            problem = f": {reflector.problem}" if reflector.problem else ""
+            if reflector.fresh_at is None:
+                raise Unavailable(f"the cluster's {reflector.kind.plural} have not been listed yet{problem}")
+            age = now - reflector.fresh_at
             if age > self._settings.stale_after:
                 seconds = f"{age.total_seconds():.0f} s"
-                raise Unavailable(f"the cluster's {one.kind.plural} have not been updated for {seconds}{problem}")
-        return min(one.fresh_at for one in self.reflectors if one.fresh_at is not None)
+                raise Unavailable(f"the cluster's {reflector.kind.plural} have not been updated for {seconds}{problem}")
+        return min(reflector.fresh_at for reflector in self.reflectors if reflector.fresh_at is not None)
 
     def staleness(self) -> dict[str, float]:
         """Seconds since each kind was last known to be current; infinite before its first list."""
         now = self._clock.now()
         return {
-            one.kind.plural: (now - one.fresh_at).total_seconds() if one.fresh_at is not None else math.inf
-            for one in self.reflectors
+            reflector.kind.plural: (now - reflector.fresh_at).total_seconds()
+            if reflector.fresh_at is not None
+            else math.inf
+            for reflector in self.reflectors
         }
 
     def changes(self) -> AsyncIterator[None]:
@@ -266,10 +269,10 @@ class ClusterCache:
         self._changes.notify()
 
     def _drop_old_gone_pods(self) -> None:
-        """This processor acts on its own within seconds; older ones concern reservations of another processor."""
+        """This processor handles its own within seconds. Older ones belong to reservations of another processor."""
         oldest = self._clock.now() - _LOST_POD_RETENTION
         for reservation_id in [
-            rid for rid, pods in self._gone_pods.items() if all(one.at < oldest for one in pods.values())
+            rid for rid, pods in self._gone_pods.items() if all(pod.at < oldest for pod in pods.values())
         ]:
             del self._gone_pods[reservation_id]
             self._parts.pop(reservation_id, None)

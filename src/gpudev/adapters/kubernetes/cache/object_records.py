@@ -1,7 +1,7 @@
 """Small records of Kubernetes objects, and the JSON fields that they need. Pure.
 
 A cache of a thousand nodes and many thousand pods must stay small. A change that does not matter to us (a heartbeat,
-a condition of somebody else's pod) must give an equal record, so that it counts as no change.
+a condition of a foreign pod) must give an equal record, so that it counts as no change.
 
 Records say what the objects contain, not what it means.
 """
@@ -129,7 +129,7 @@ class MemberRecord:
 
     @property
     def dev_container(self) -> ContainerRecord | None:
-        """The dev server itself. Somebody's webhooks may have added other containers."""
+        """The dev server itself. Admission webhooks may have added other containers."""
         return next((one for one in self.containers if one.name == DEV_CONTAINER), None)
 
     @property
@@ -224,7 +224,7 @@ def to_node_record(node: Manifest, type_label: str, gpu_resource: str, unshared:
 
 
 def to_pod_record(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord | None:
-    """`namespace`: ours. Pods of another installation in this cluster are foreign, as anybody's.
+    """`namespace`: ours. Pods of another installation in this cluster are foreign like any others.
     None: a foreign pod that has ended and holds no resources."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     is_in_namespace = metadata["namespace"] == namespace

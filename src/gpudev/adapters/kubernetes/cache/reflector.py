@@ -22,7 +22,7 @@ from gpudev.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
+_MAX_PAUSE_S = 2.0
 
 
 class Reflector(Generic[R]):
@@ -139,4 +139,4 @@ class Reflector(Generic[R]):
 
     async def _back_off(self) -> None:
         self._failures += 1
-        await asyncio.sleep(backoff(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, jitter=random.uniform(0.5, 1.0)))
+        await asyncio.sleep(backoff(self._failures, _FIRST_PAUSE_S, _MAX_PAUSE_S, jitter=random.uniform(0.5, 1.0)))

@@ -23,7 +23,7 @@ class Store(Generic[R]):
         self._on_change = on_change
         self._records: dict[str, tuple[int, R]] = {}
         self._version = 0
-        """Up to here the watch or the last list has brought the store."""
+        """The newest version that the watch or the last list delivered."""
 
     @property
     def version(self) -> str:

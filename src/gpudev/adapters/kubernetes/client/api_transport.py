@@ -21,7 +21,7 @@ from gpudev.domain.errors import ClusterError, Unavailable
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
+_MAX_PAUSE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
 _RESPONSE_TIMEOUT_S = 15.0
 _RETRY_WINDOW_S = 10.0
@@ -195,7 +195,7 @@ def _raise_for_status(status: int, body: bytes, retry_after: float | None = None
     if status == _GONE:
         raise ResourceVersionExpired(message)
     if status == _TOO_MANY_REQUESTS:
-        pause = None if retry_after is None else min(retry_after, _LONGEST_PAUSE_S)
+        pause = None if retry_after is None else min(retry_after, _MAX_PAUSE_S)
         raise _RetryableError(
             Unavailable(f"the Kubernetes API server is too busy: {message}"), was_not_executed=True, pause=pause
         )

@@ -36,7 +36,7 @@ async def run_in_pod(
         async with asyncio.timeout(timeout.total_seconds()), transport.websocket(path, params, (_PROTOCOL,)) as socket:
             if stdin and socket.protocol != _PROTOCOL:
                 raise ClusterError("the cluster cannot close a command's input (expected Kubernetes 1.30 or newer)")
-            # Concurrent with reading: a command that writes while it reads would block, and we with it.
+            # Concurrent with reading: a command that writes while it reads would block, and so would we.
             sending = asyncio.create_task(_send_stdin(socket, stdin))
             try:
                 return await _read_result(socket, max_bytes)

@@ -19,8 +19,8 @@ from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 
 log = structlog.get_logger(__name__)
 MAX_ENTRIES = 1000
-_LIST_WITHIN_S = 5
-_EXEC_TIMEOUT = timedelta(seconds=_LIST_WITHIN_S + 3)
+_LIST_TIMEOUT_S = 5
+_EXEC_TIMEOUT = timedelta(seconds=_LIST_TIMEOUT_S + 3)
 """The program ends earlier by itself; this is for a pod that does not answer."""
 LISTING_LINE_PREFIX = "home.listed "
 """Starts the log line that contains a listing. Our program in the pod writes the same prefix."""
@@ -45,7 +45,7 @@ async def find_home_contents(api: KubernetesApi, parts: ServerParts) -> Contents
 async def _list_in_running_pod(api: KubernetesApi, pod: PodRecord) -> bytes | None:
     if pod.node is None or pod.member is None or pod.member.phase != "Running":
         return None
-    argv = [DEVSERVER_BINARY, "list", "--entries", str(MAX_ENTRIES), "--within", f"{_LIST_WITHIN_S}s"]
+    argv = [DEVSERVER_BINARY, "list", "--entries", str(MAX_ENTRIES), "--within", f"{_LIST_TIMEOUT_S}s"]
     return await api.exec_in_pod(pod.name, DEV_CONTAINER, argv, timeout=_EXEC_TIMEOUT, max_bytes=_MAX_BYTES)
 
 

@@ -79,7 +79,7 @@ def explain_deletion(pod: PodRecord, own: MemberRecord, node: NodeRecord | None)
         return PodFailure(f"its node {pod.node} was lost" if node is not None else f"its node {pod.node} is gone")
     place = f" on {pod.node}" if pod.node is not None else ""
     if own.disruption is None or not own.disruption.is_true:
-        return PodFailure(f"its pod{place} was deleted by somebody else")
+        return PodFailure(f"its pod{place} was deleted from outside gpu-dev")
     evicted, detail = f"it was evicted from {pod.node or 'its node'}", _detail_suffix(own.disruption.message)
     match own.disruption.reason:
         case "DeletionByTaintManager":
@@ -190,7 +190,7 @@ def _describe_termination(termination: ContainerTermination) -> str:
 
 
 def is_on_wrong_node(pod: PodRecord, own: MemberRecord) -> bool:
-    """Not on its planned node. The pod required that node, so somebody changed the pod; the resources that it holds now
+    """Not on its planned node. The pod required that node, so the pod was changed; the resources that it holds now
     were planned for others."""
     return pod.node is not None and own.planned_node is not None and pod.node != own.planned_node
 
@@ -221,7 +221,7 @@ def _format_time(at: datetime | None) -> str:
 
 
 # Rejected placements. The scheduler rejects a pod that it cannot bind. The kubelet rejects one that was bound and no
-# longer fits, because another pod was faster. On another node than planned, somebody changed the pod at admission. None
+# longer fits, because another pod was faster. A pod on another node than planned was changed at admission. None
 # of this is the dev server's fault: it may be launched again with a newer state of the node.
 
 

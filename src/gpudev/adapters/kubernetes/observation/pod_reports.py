@@ -25,7 +25,7 @@ _MAX_CONCURRENT_REPORTS = 20
 _REPORT_WAIT_S = 3
 _REPORT_TIMEOUT = timedelta(seconds=_REPORT_WAIT_S + 7)
 _FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
+_MAX_PAUSE_S = 30.0
 _MAX_REPORT_BYTES = 16 * 1024
 _MAX_SUMMARY_LENGTH = 1000
 _INVALID_REPORT = "the dev server sent an invalid personalization report"
@@ -65,7 +65,7 @@ class PodPersonalizationReports:
         await self._fetching.close()
 
     async def _fetch_until_final(self, pod: PodRecord) -> None:
-        pauses = growing_pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        pauses = growing_pauses(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         while (report := await self._fetch(pod)) is None or not report.is_final:
             self._record_report(pod.uid, report)
             await asyncio.sleep(next(pauses))

@@ -130,7 +130,7 @@ def _starting_or_ready_state(
         if step is not None:
             return ServerState(rid, ServerPhase.STARTING, step=_member_prefix(member.record, len(members)) + step)
     if not parts.services:
-        # Its launch was interrupted, or somebody deleted it. Another launch creates only what is missing.
+        # Its launch was interrupted, or it was deleted. Another launch creates only what is missing.
         reason = "the Service of its ssh server is missing"
         return ServerState(rid, ServerPhase.DEAD, reason=reason, is_restartable=True)
     connection = _find_connection(parts, members[0], nodes, settings)

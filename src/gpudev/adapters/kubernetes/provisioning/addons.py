@@ -67,7 +67,7 @@ class AddonUpdater:
         if secret is None:
             raise Unavailable(f"Secret {name} not found")
         if not labels.belongs_to(secret, reservation_id):
-            raise ClusterError(f"the Secret {name} belongs to somebody else and was not changed")
+            raise ClusterError(f"the Secret {name} does not belong to this reservation and was not changed")
         data = secret.get("data") or {}
         lines = format_authorized_keys(ssh_public_keys, _parse_keys(name, data))
         desired = {

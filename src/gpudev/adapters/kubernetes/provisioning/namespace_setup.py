@@ -3,7 +3,7 @@
 That is their namespace, its network policy and the storage class of shared storage. Where we may not create them, those
 of an operator or the chart are used; an error names what is missing.
 
-Somebody may delete them later, so they are checked periodically. While something is missing that we may not create,
+They may be deleted later, so they are checked periodically. While something is missing that we may not create,
 launches fail.
 """
 

@@ -266,10 +266,9 @@ class ServerProvisioner:
         return existing
 
     def _check_owner(self, kind: ResourceKind, existing: Manifest, desired: DesiredServer) -> None:
+        name = existing["metadata"]["name"]
         if not labels.belongs_to(existing, desired.spec.reservation_id):
-            raise ClusterError(
-                f"the {kind.name} {existing['metadata']['name']} belongs to somebody else and was not changed"
-            )
+            raise ClusterError(f"the {kind.name} {name} does not belong to this reservation and was not changed")
 
     async def _roll_back(self, created: _CreatedObjects) -> None:
         for kind, manifest in reversed(created.objects):

@@ -19,9 +19,9 @@ from gpudev.adapters.local.machine.nodes import LocalNode
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("cpu", "memory", "pids")
 _PERIOD_US = 100_000
-_PROCESSES_OF_A_NODE = 32_768
-_LEAST_PROCESSES = 1_024
-_LEAST_CPUS = 1.0
+_PROCESSES_PER_NODE = 32_768
+_MIN_PROCESSES = 1_024
+_MIN_CPUS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class ResourceLimits:
 def resource_limits(node: LocalNode, units: int) -> ResourceLimits:
     part = min(1.0, units / node.units)
     return ResourceLimits(
-        cpus=max(_LEAST_CPUS, node.cpus * part),
+        cpus=max(_MIN_CPUS, node.cpus * part),
         memory=int(node.memory * part),
-        processes=max(_LEAST_PROCESSES, int(_PROCESSES_OF_A_NODE * part)),
+        processes=max(_MIN_PROCESSES, int(_PROCESSES_PER_NODE * part)),
         weight=max(1, round(1000 * part)),
     )
 

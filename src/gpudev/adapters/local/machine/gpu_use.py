@@ -51,7 +51,7 @@ class UnmanagedUseWatch:
         return self._latest
 
     def refresh(self) -> "asyncio.Task[None] | None":
-        """Ask the driver again if the last answer is old, without waiting. None: nothing is being asked."""
+        """Start a query of the driver if the last result is old. Does not wait for it. None: no query is running."""
         if not self._nodes.has_real_gpus:
             return None
         if self._refreshing is None and time.monotonic() - self._refreshed_at >= _REFRESH_EVERY_S:
@@ -98,7 +98,7 @@ def _is_unmanaged(pid: int, managed: ManagedUse, is_held: bool) -> bool:
 
 # Utilization. On Kubernetes the DCGM exporters report the same.
 
-_FRESH_FOR = timedelta(seconds=2)
+_MEASUREMENT_LIFETIME = timedelta(seconds=2)
 _WAIT_SECONDS = 0.5
 
 
@@ -120,7 +120,7 @@ class NvmlUsage:
         if not wanted:
             return []
         now = self._clock.now()
-        if self._measuring is None and (self._measured_at is None or now - self._measured_at >= _FRESH_FOR):
+        if self._measuring is None and (self._measured_at is None or now - self._measured_at >= _MEASUREMENT_LIFETIME):
             self._measured_at = now
             self._measuring = asyncio.create_task(self._measure(now), name="nvml")
         if self._measuring is not None:
@@ -131,7 +131,7 @@ class NvmlUsage:
         try:
             found = await asyncio.to_thread(measure_gpus)
             self._by_index = {
-                one.index: GpuUse(str(one.index), "", now, one.busy, one.memory_used, one.memory_total) for one in found
+                gpu.index: GpuUse(str(gpu.index), "", now, gpu.busy, gpu.memory_used, gpu.memory_total) for gpu in found
             }
         finally:
             self._measuring = None

@@ -174,7 +174,7 @@ def _hide(root: Path, hidden: Iterable[str]) -> None:
 
 
 def _device_groups(devices: Iterable[str]) -> list[int]:
-    """Groups that may open these devices, where not everybody may."""
+    """Groups that may open these devices, where not all users may."""
     infos = [path.stat() for path in map(Path, devices) if path.exists()]
     restricted = (info for info in infos if not info.st_mode & stat.S_IWOTH and info.st_mode & stat.S_IWGRP)
     return sorted({info.st_gid for info in restricted if info.st_gid != 0})

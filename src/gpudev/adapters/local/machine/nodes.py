@@ -24,7 +24,7 @@ SIMULATED_GPUS = 8
 _GB = 1024**3
 _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _TYPE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-_MOST_GPUS = 16
+_MAX_GPUS = 16
 _FIELDS = frozenset({"name", "gpu_type", "gpus", "nvml", "cpus", "memory_gb"})
 
 
@@ -115,8 +115,8 @@ def gpu_type_name(device_name: str) -> str:
     for word in words:
         if word in load_catalogue():
             return str(word)
-    maker = ("nvidia", "tesla", "geforce", "quadro")
-    return "-".join(word for word in words if word not in maker)[:32].strip("-") or "gpu"
+    vendors = ("nvidia", "tesla", "geforce", "quadro")
+    return "-".join(word for word in words if word not in vendors)[:32].strip("-") or "gpu"
 
 
 def _detected_nodes(gpus: Sequence[NvmlGpu]) -> tuple[LocalNode, ...]:
@@ -130,14 +130,14 @@ def _detected_nodes(gpus: Sequence[NvmlGpu]) -> tuple[LocalNode, ...]:
         LocalNode(
             name=host if len(by_type) == 1 else f"{host}-{gpu_type}",
             gpu_type=gpu_type,
-            gpus=len(alike),
+            gpus=len(same_type),
             simulated=False,
             cpus=cpus,
             memory=memory,
-            devices=tuple(gpu.device_files for gpu in alike),
-            nvml=tuple(gpu.index for gpu in alike),
+            devices=tuple(gpu.device_files for gpu in same_type),
+            nvml=tuple(gpu.index for gpu in same_type),
         )
-        for gpu_type, alike in by_type.items()
+        for gpu_type, same_type in by_type.items()
     )
 
 
@@ -175,7 +175,7 @@ def _parse_node(table: dict[str, Any], part: tuple[int, int], real: dict[int, Nv
     node = LocalNode(
         name=_parse_name(table, "name", _NODE_NAME),
         gpu_type=gpu_type,
-        gpus=_parse_number(table, "gpus", 0, _MOST_GPUS, known.max_gpus if known and not nvml else len(nvml)),
+        gpus=_parse_number(table, "gpus", 0, _MAX_GPUS, known.max_gpus if known and not nvml else len(nvml)),
         simulated=False,
         cpus=_parse_number(table, "cpus", 1, 4096, part[0]),
         memory=_parse_number(table, "memory_gb", 1, 65536, 0) * _GB or part[1],
@@ -222,12 +222,14 @@ def _parse_name(table: dict[str, Any], field: str, pattern: re.Pattern[str]) -> 
     return value
 
 
-def _parse_number(table: dict[str, Any], field: str, least: int, most: int, default: int) -> int:
+def _parse_number(table: dict[str, Any], field: str, minimum: int, maximum: int, default: int) -> int:
     if field not in table:
         return default
     value = table[field]
-    if type(value) is not int or not least <= value <= most:
-        raise Invalid(f"invalid {field} {str(value)[:80]!r} (expected a number from {least} to {most})", field=field)
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise Invalid(
+            f"invalid {field} {str(value)[:80]!r} (expected a number from {minimum} to {maximum})", field=field
+        )
     return value
 
 

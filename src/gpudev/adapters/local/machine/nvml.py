@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, read through NVML. Without a driver there are no GPUs; that is no error.
+"""The NVIDIA GPUs of this machine, read through NVML. Without a driver there are none, which is not an error.
 
 Calls may take long when a GPU has a fault: never make them on the event loop.
 """
@@ -92,7 +92,7 @@ def _pids(nvml: Any, index: int) -> frozenset[int]:
 
 def _library() -> Any:
     """pynvml, initialized. None: there is no driver."""
-    import pynvml  # loaded only when somebody asks for GPUs
+    import pynvml  # loaded on first use
 
     try:
         pynvml.nvmlInit()

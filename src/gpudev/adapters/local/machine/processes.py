@@ -1,4 +1,4 @@
-"""Identity and life of processes. A pid alone may meanwhile belong to another process.
+"""Identity and lifetime of processes. A pid alone may belong to another process by now.
 
 A process is identified by its pid, its start time and the boot in which it started. A zombie has ended. Nothing here
 knows what the processes do. On systems other than Linux psutil answers; this is not tested on macOS.
@@ -187,7 +187,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _start_by_psutil(pid: int) -> str | None:
-    """Does not use create_time: on macOS psutil shifts it by how far the clock was set since the asking process
+    """Does not use create_time: on macOS psutil shifts it by how far the clock was set since the calling process
     started, so that after a laptop's sleep no process would be recognised."""
     try:
         process = psutil.Process(pid)

@@ -164,7 +164,7 @@ class Member:
             os.close(pipe)
 
 
-async def stop_process(process: ProcessIdentity, number: signal.Signals, within_s: float) -> bool:
+async def stop_process(process: ProcessIdentity, number: signal.Signals, timeout_s: float) -> bool:
     """Send a signal and wait for the end. False: it did not end in time."""
     try:
         pidfd = open_pidfd(process)
@@ -176,7 +176,7 @@ async def stop_process(process: ProcessIdentity, number: signal.Signals, within_
         if pidfd is not None:
             os.close(pidfd)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(timeout_s):
             await wait_until_ended(process)
     return not is_alive(process)
 
@@ -197,24 +197,24 @@ def kill_processes_by_variable(variable: str, value: str, rounds: int = 20) -> b
 
 
 def _record_exit(folder: MemberFolder, status: int | None) -> MemberExit:
-    how = "its first process is gone" if status is None else f"its first process was {describe_exit_status(status)}"
-    ended = MemberExit(_append_log(folder.find_failure() or how, folder), watched=True)
+    reason = "its first process is gone" if status is None else f"its first process was {describe_exit_status(status)}"
+    ended = MemberExit(_append_log(folder.find_failure() or reason, folder), watched=True)
     folder.write_exit(ended)
     return ended
 
 
 def _record_lost(folder: MemberFolder, process: ProcessIdentity | None) -> MemberExit:
     if process is None:
-        why = "the control plane ended while it was being started"
+        reason = "the control plane ended while it was being started"
     elif process.boot != boot_id():
-        why = "the machine was restarted"
+        reason = "the machine was restarted"
     else:
-        why = folder.find_failure() or "it ended while the control plane was down"
-    ended = MemberExit(_append_log(why, folder), watched=False)
+        reason = folder.find_failure() or "it ended while the control plane was down"
+    ended = MemberExit(_append_log(reason, folder), watched=False)
     folder.write_exit(ended)
     return ended
 
 
-def _append_log(why: str, folder: MemberFolder) -> str:
+def _append_log(reason: str, folder: MemberFolder) -> str:
     lines = folder.last_log_lines()
-    return why if not lines else "\n".join((f"{why}; its last log lines:", *lines))
+    return reason if not lines else "\n".join((f"{reason}; its last log lines:", *lines))

@@ -29,9 +29,9 @@ INSTALLERS = (
     *("script/install", "script/bootstrap", "script/setup"),
 )
 """The first one that exists is run."""
-CLONE_WITHIN_S = 120.0
-INSTALL_WITHIN_S = 600.0
-SCRIPT_WITHIN_S = 3600.0
+CLONE_TIMEOUT_S = 120.0
+INSTALL_TIMEOUT_S = 600.0
+SCRIPT_TIMEOUT_S = 3600.0
 _RUNNING = "running"
 _GIT = {
     # No person is there to answer a prompt.
@@ -47,7 +47,7 @@ def fork_personalization(
     launch: LaunchSpec, config: SshdConfig, report: int, close_others: Callable[[set[int]], None]
 ) -> None:
     """Start it in a child process. `report`: the open file for its progress and result."""
-    this = os.getpid()
+    parent_pid = os.getpid()
     if os.fork():
         return
     try:
@@ -58,7 +58,7 @@ def fork_personalization(
         namespaces.drop_privileges(launch)
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-setup")
-            linux.die_with_parent(this)
+            linux.die_with_parent(parent_pid)
         # The uid may have no entry in /etc/passwd, and libraries ask for the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         os.chdir("/")
@@ -95,7 +95,9 @@ def _personalize(launch: LaunchSpec, config: SshdConfig, report: Personalization
     if launch.startup_script is not None:
         report.write("; ".join([*outcomes, f"start-up script: {_RUNNING}"]), is_final=False)
         outcomes.append(runner.run_startup_script(launch.startup_script))
-    failed = any(": " in one and not one.endswith((": done", ": cloned", ": up to date")) for one in outcomes)
+    failed = any(
+        ": " in outcome and not outcome.endswith((": done", ": cloned", ": up to date")) for outcome in outcomes
+    )
     report.write("; ".join(outcomes) + (f" (~/{LOG} has more)" if failed else ""), is_final=True)
 
 
@@ -118,7 +120,7 @@ class PersonalizationRunner:
         elif self._origin_url(git, folder) != url:
             return [f"dotfiles: ~/{DOTFILES} is not a clone of this repository; it stays as it is"]
         else:
-            failure = self._execute([git, "-C", str(folder), "pull", "--ff-only"], CLONE_WITHIN_S, more=_GIT)
+            failure = self._execute([git, "-C", str(folder), "pull", "--ff-only"], CLONE_TIMEOUT_S, more=_GIT)
             outcome = "dotfiles: up to date" if failure is None else f"dotfiles: git pull {failure}"
         return [outcome, *self._install(folder)] if failure is None else [outcome]
 
@@ -129,7 +131,7 @@ class PersonalizationRunner:
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
                 file.write(text)
-            failure = self._execute(self._command_for(path), SCRIPT_WITHIN_S)
+            failure = self._execute(self._command_for(path), SCRIPT_TIMEOUT_S)
         except OSError as error:
             return f"start-up script: it could not be written ({error.strerror})"
         finally:
@@ -140,7 +142,7 @@ class PersonalizationRunner:
         """Clone into a draft folder, then move it: the next start would take an incomplete clone for a complete one."""
         draft = folder.with_name(f"{DOTFILES}.{secrets.token_hex(4)}")
         failure = self._execute(
-            [git, "clone", "--quiet", "--recurse-submodules", "--", url, str(draft)], CLONE_WITHIN_S, more=_GIT
+            [git, "clone", "--quiet", "--recurse-submodules", "--", url, str(draft)], CLONE_TIMEOUT_S, more=_GIT
         )
         if failure is None:
             draft.rename(folder)
@@ -155,7 +157,7 @@ class PersonalizationRunner:
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=CLONE_WITHIN_S,
+                timeout=CLONE_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
@@ -166,7 +168,7 @@ class PersonalizationRunner:
         for name in INSTALLERS:
             path = folder / name
             if path.is_file():
-                failure = self._execute(self._command_for(path), INSTALL_WITHIN_S, folder=folder)
+                failure = self._execute(self._command_for(path), INSTALL_TIMEOUT_S, folder=folder)
                 return [f"{name}: done" if failure is None else f"{name}: {failure}"]
         return []
 
@@ -179,7 +181,7 @@ class PersonalizationRunner:
     def _execute(
         self,
         command: Sequence[str],
-        within_s: float,
+        timeout_s: float,
         *,
         folder: Path | None = None,
         more: Mapping[str, str] | None = None,
@@ -199,11 +201,11 @@ class PersonalizationRunner:
         except OSError as error:
             return f"could not be started ({error.strerror})"
         try:
-            code = process.wait(within_s)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return f"took longer than {within_s / 60:g} minutes and was ended"
+            return f"took longer than {timeout_s / 60:g} minutes and was ended"
         if code < 0:
             return f"was killed by signal {-code}"
         return None if code == 0 else f"ended with {code}"

@@ -37,11 +37,11 @@ from gpudev.domain.backoff import backoff
 
 EXIT_FAILED = 70
 EXIT_KILL_INCOMPLETE = 71
-_LIVED_WELL_S = 5.0
-_TRIES = 3
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
-_END_WITHIN_S = 2.0
-_ANSWER_STEP_S = 0.02
+_HEALTHY_AFTER_S = 5.0
+_MAX_FAILURES = 3
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 2.0
+_STOP_TIMEOUT_S = 2.0
+_BANNER_POLL_S = 0.02
 
 
 def main(launch: LaunchSpec, member: Path, listener: socket.socket, pipe: int, lock: int) -> NoReturn:
@@ -70,8 +70,8 @@ def _detach_from_zygote(member: Path, keep: tuple[int, ...]) -> None:
     os.setsid()
     os.environ.clear()
     log = os.open(member / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    for number, fd in ((0, nothing), (1, log), (2, log)):
+    devnull = os.open("/dev/null", os.O_RDONLY)
+    for number, fd in ((0, devnull), (1, log), (2, log)):
         os.dup2(fd, number)
     close_descriptors({0, 1, 2, *keep})
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
@@ -95,7 +95,7 @@ def _sshd_config(launch: LaunchSpec, member: Path) -> SshdConfig:
         shell=SHELL,
         environment=launch.environment,
         lifeline=None if linux.IS_LINUX else _open_lifeline(),
-        refuse_forward_ports=frozenset(launch.closed_ports),
+        closed_ports=frozenset(launch.closed_ports),
     )
 
 
@@ -158,16 +158,16 @@ def _supervise_sshd(
             return True
         exit_text = describe_exit_status(status)
         sys.stderr.write(f"the ssh server was {exit_text}; starting it again\n")
-        failures = 0 if time.monotonic() - began > _LIVED_WELL_S else failures + 1
-        if not is_ready and failures >= _TRIES:
+        failures = 0 if time.monotonic() - began > _HEALTHY_AFTER_S else failures + 1
+        if not is_ready and failures >= _MAX_FAILURES:
             reporter.report_failure(f"the ssh server did not start: {exit_text}")
             return False
         if failures > 1:
-            time.sleep(backoff(failures - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+            time.sleep(backoff(failures - 1, _FIRST_PAUSE_S, _MAX_PAUSE_S))
 
 
 def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) -> int:
-    this = os.getpid()
+    parent_pid = os.getpid()
     child = os.fork()
     if child:
         return child
@@ -180,7 +180,7 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
         namespaces.drop_privileges(launch)
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-sshd")
-            linux.die_with_parent(this)
+            linux.die_with_parent(parent_pid)
         # The uid may have no entry in /etc/passwd, and libraries ask for the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         run_sshd(config, listener)
@@ -205,7 +205,7 @@ def _wait_for_ssh_banner(listener: socket.socket, child: int) -> int | None:
         host, port, *more = listener.getsockname()
         loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
         client.connect((loopback.get(host, host), port, *more))
-        client.settimeout(_ANSWER_STEP_S)
+        client.settimeout(_BANNER_POLL_S)
         while True:
             try:
                 if client.recv(4) == b"SSH-":
@@ -239,7 +239,7 @@ def _kill_everything() -> NoReturn:
     On Linux it kills direct children only: an orphan becomes a child of this process and is killed in the next round,
     and the pid of an own child cannot have passed to another process.
     """
-    deadline = time.monotonic() + _END_WITHIN_S
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     list_processes = children_of if linux.IS_LINUX else descendants_of
     try:
         while time.monotonic() < deadline:

@@ -123,9 +123,9 @@ def _spec_from_json(data: dict[str, Any]) -> ServerSpec:
 _SKELETON = Path("/etc/skel")
 _EXIT_FILE = "ended.json"
 _LOG_TAIL = 4096
-_LONGEST_PERSONALIZATION = 1000
-_LONGEST_JUPYTER_REPORT = 4096
-_LONGEST_COMMAND_EXIT = 64 * 1024
+_MAX_PERSONALIZATION_BYTES = 1000
+_MAX_JUPYTER_REPORT_BYTES = 4096
+_MAX_COMMAND_EXIT_BYTES = 64 * 1024
 _DAMAGED = (ValueError, TypeError, KeyError)
 """Raised by reading a file that a loss of power cut short. Most files are not important enough to sync them."""
 
@@ -193,7 +193,7 @@ class MemberFolder:
     def find_process(self) -> ProcessIdentity | None:
         """Its first process, from the file that the process wrote.
 
-        In a copy of this folder the file names the process of the original; there nobody holds the lock.
+        In a copy of this folder the file names the process of the original, which does not hold the copy's lock.
         """
         text = _read_text(self.path / PROCESS_FILE)
         try:
@@ -224,7 +224,7 @@ class MemberFolder:
         """
         try:
             with (self.path / JUPYTER_FILE).open("rb") as report:
-                return report.read(_LONGEST_JUPYTER_REPORT).decode(errors="replace")
+                return report.read(_MAX_JUPYTER_REPORT_BYTES).decode(errors="replace")
         except FileNotFoundError:
             return None
 
@@ -232,7 +232,7 @@ class MemberFolder:
         """Progress of the owner's personalization. None: there is none. The text is untrusted and therefore cleaned."""
         try:
             with (self.path / PERSONALIZATION_FILE).open("rb") as file:
-                report = json.loads(file.read(_LONGEST_PERSONALIZATION))
+                report = json.loads(file.read(_MAX_PERSONALIZATION_BYTES))
             outcome = "".join(letter for letter in str(report["words"]) if letter.isprintable())
             return MemberPersonalization(outcome or None, bool(report["final"]))
         except FileNotFoundError:
@@ -244,7 +244,7 @@ class MemberFolder:
         """The exit of the reservation's command. None: it has not ended. Untrusted."""
         try:
             with (self.path / COMMAND_EXIT_FILE).open("rb") as report:
-                return parse_command_exit(report.read(_LONGEST_COMMAND_EXIT))
+                return parse_command_exit(report.read(_MAX_COMMAND_EXIT_BYTES))
         except FileNotFoundError:
             return None
 

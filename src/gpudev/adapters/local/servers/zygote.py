@@ -34,8 +34,8 @@ from gpudev.adapters.local.servers import pid1
 from gpudev.adapters.local.servers.pid1_reports import LAUNCH_FILE
 from gpudev.adapters.local.sshd.server import preload
 
-_MOST_STATUSES = 1000
-_LONGEST_REQUEST = 65536
+_MAX_STATUSES = 1000
+_MAX_REQUEST_BYTES = 65536
 _DESCRIPTORS = 3
 
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: zygote.reap_children())
     gc.collect()
     gc.freeze()  # so that garbage collection in a child does not copy the pages it shares with us
-    _send_answer(control, {"mode": isolation.mode, "refused": isolation.rejections})
+    _send_answer(control, {"mode": isolation.mode, "rejections": isolation.rejections})
     zygote.serve()
     return 0
 
@@ -70,7 +70,7 @@ class Zygote:
         pending = b""
         descriptors: list[int] = []
         while True:
-            data, fds, _, _ = socket.recv_fds(self._control, _LONGEST_REQUEST, _DESCRIPTORS)
+            data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, _DESCRIPTORS)
             descriptors.extend(fds)
             if not data:
                 return
@@ -88,7 +88,7 @@ class Zygote:
                 if pid == 0:
                     return
                 self._statuses[pid] = status
-                if len(self._statuses) > _MOST_STATUSES:
+                if len(self._statuses) > _MAX_STATUSES:
                     self._statuses.pop(next(iter(self._statuses)))
         except ChildProcessError:
             return

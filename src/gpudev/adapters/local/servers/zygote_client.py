@@ -16,8 +16,8 @@ from gpudev.adapters.local.machine.process_exit import wait_until_ended
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import ClusterError, Unavailable
 
-_ANSWER_WITHIN_S = 20.0
-_END_WITHIN_S = 2.0
+_ANSWER_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 2.0
 _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE")
 """Variables that Python itself may need. Any other could be a secret."""
 _FORK_VARIABLES = {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"} if sys.platform == "darwin" else {}
@@ -124,7 +124,7 @@ class ZygoteClient:
 
 def _start_zygote(state_dir: Path, requested_mode: IsolationMode | None) -> _RunningZygote:
     ours, theirs = socket.socketpair()
-    ours.settimeout(_ANSWER_WITHIN_S)
+    ours.settimeout(_ANSWER_TIMEOUT_S)
     command = [sys.executable, "-P", "-m", "gpudev.adapters.local.servers.zygote", str(theirs.fileno()), str(state_dir)]
     with theirs, (state_dir / "zygote.log").open("ab") as log:
         process = subprocess.Popen(
@@ -147,7 +147,7 @@ def _start_zygote(state_dir: Path, requested_mode: IsolationMode | None) -> _Run
         ours.close()
         _wait_or_kill(process)
         raise ClusterError(answer["error"])
-    return _RunningZygote(process, ours, IsolationResult(IsolationMode(answer["mode"]), tuple(answer["refused"])))
+    return _RunningZygote(process, ours, IsolationResult(IsolationMode(answer["mode"]), tuple(answer["rejections"])))
 
 
 def _zygote_environment() -> dict[str, str]:
@@ -182,9 +182,9 @@ def _receive_answer(control: socket.socket) -> dict[str, Any]:
 
 
 def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill it only if it does not end by itself: its socket is closed."""
+    """Its socket is closed, so it ends soon. Kill it if it does not."""
     try:
-        process.wait(_END_WITHIN_S)
+        process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

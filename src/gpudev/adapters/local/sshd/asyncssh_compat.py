@@ -9,13 +9,13 @@ import asyncssh
 from asyncssh.packet import SSHPacket, SSHPacketLogger
 
 SERVER_VERSION = "OpenSSH_9.2 gpu-dev"
-"""Only to servers of this name the client reports that it stops reading (`ssh host yes | head -1`)."""
+"""The client reports that it stops reading (`ssh host yes | head -1`) only to servers with this name."""
 
-_MOST_AUTH_FAILURES = 30
+_MAX_AUTH_FAILURES = 30
 """Each unknown key that the client offers is one; agents may hold many."""
 _SEND_HIGH_WATER = 512 * 1024
 _SEND_LOW_WATER = 128 * 1024
-_PIECE = 32 * 1024
+_CHUNK_BYTES = 32 * 1024
 """Small, because asyncssh copies the rest of its input twice for every packet it takes from it."""
 _QUICK_ACKNOWLEDGEMENT: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
@@ -51,7 +51,7 @@ class OpenSshChannel(asyncssh.SSHServerChannel[bytes]):
 class OpenSshConnection(asyncssh.SSHServerConnection):
     _auth_failures = 0
     key_data: bytes | None = None
-    """The key that logged in. None: nobody has yet."""
+    """The key that logged in. None: no login yet."""
 
     async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
         is_valid = await super().validate_public_key(username, key_data, msg, signature)
@@ -66,14 +66,14 @@ class OpenSshConnection(asyncssh.SSHServerConnection):
     def data_received(self, data: bytes, datatype: int | None = None) -> None:
         if not self._auth_complete:
             self._acknowledge_at_once()
-        for start in range(0, len(data), _PIECE):
-            super().data_received(data[start : start + _PIECE], datatype)
+        for start in range(0, len(data), _CHUNK_BYTES):
+            super().data_received(data[start : start + _CHUNK_BYTES], datatype)
 
     def _acknowledge_at_once(self) -> None:
         """During the login, OpenSSH's client waits for the kernel's delayed acknowledgement (40 ms) between two of its
         packets. The option must be set again for each of them."""
         if self._transport and _QUICK_ACKNOWLEDGEMENT:
-            with suppress(OSError):  # already gone, or not TCP
+            with suppress(OSError):  # already closed, or not TCP
                 self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGEMENT, 1)
 
     async def reload_config(self) -> None:
@@ -81,14 +81,14 @@ class OpenSshConnection(asyncssh.SSHServerConnection):
 
     def send_userauth_failure(self, partial_success: bool) -> None:
         self._auth_failures += 1
-        if self._auth_failures > _MOST_AUTH_FAILURES:
+        if self._auth_failures > _MAX_AUTH_FAILURES:
             self.disconnect(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "Too many authentication failures")
         else:
             super().send_userauth_failure(partial_success)
 
     def send_packet(self, pkttype: int, *args: bytes, handler: SSHPacketLogger | None = None) -> None:
-        """Leaves out the empty packet that asyncssh sends before every other: it protects ciphers that we do not
-        offer, and costs an encryption and a system call each time."""
+        """Leaves out the empty packet that asyncssh sends before every other. It protects ciphers that we do not offer,
+        and costs an encryption and a system call each time."""
         if pkttype != asyncssh.MSG_IGNORE:
             super().send_packet(pkttype, *args, handler=handler)
 

@@ -23,8 +23,8 @@ from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 
 _Channel = asyncssh.SSHServerChannel[bytes]
 
-_LAST_RESORT_SHELL = "/bin/sh"
-_CANNOT_START = 254
+_FALLBACK_SHELL = "/bin/sh"
+_EXIT_CANNOT_START = 254
 # RFC 4254, section 6.10
 _PORTABLE_SIGNALS = {"ABRT", "ALRM", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE", "QUIT", "SEGV", "TERM", "USR1", "USR2"}
 
@@ -84,7 +84,7 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
         except OSError as error:  # out of processes or descriptors, by the user's own limits
             self._close_streams()
             self._channel.write_stderr(f"gpu-dev: cannot start a process: {error.strerror}\r\n".encode())
-            self._channel.exit(_CANNOT_START)
+            self._channel.exit(_EXIT_CANNOT_START)
 
     # Starting the child
 
@@ -275,7 +275,7 @@ class ChannelSession(asyncssh_compat.OpenSshSession):
 
 
 def choose_shell(config: SshdConfig) -> str:
-    return config.shell if os.access(config.shell, os.X_OK) else _LAST_RESORT_SHELL
+    return config.shell if os.access(config.shell, os.X_OK) else _FALLBACK_SHELL
 
 
 def _pipe(readers: ExitStack, writers: ExitStack) -> tuple[int, int]:

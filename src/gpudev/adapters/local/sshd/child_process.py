@@ -1,7 +1,7 @@
 """Child processes of the SSH server, each in its own session, with only its three descriptors.
 
-A child runs a function after the fork, because one of them (asyncssh's sftp server) is no program but a part of this
-process. All others end in `execute`.
+A child runs a function after the fork, because asyncssh's sftp server is a part of this process and not a program.
+All others end in `execute`.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import NoReturn
 
 from gpudev import rlimits
 
-_CANNOT_RUN = 126
+_EXIT_CANNOT_RUN = 126
 _FIRST_FREE_FD = 3
-_MOST_FDS = 1 << 20
+_MAX_FDS = 1 << 20
 
 
 class ChildWatcher:
@@ -49,7 +49,7 @@ def spawn(work: Callable[[], object], stdio: tuple[int, int, int], *, home: str,
         work()
     except BaseException as error:  # noqa: BLE001 - a fork must never return into its parent's frames
         _write_error(error)
-        os._exit(_CANNOT_RUN)
+        os._exit(_EXIT_CANNOT_RUN)
     os._exit(0)
 
 
@@ -82,7 +82,7 @@ def _become_child(stdio: tuple[int, int, int], home: str, on_terminal: bool) -> 
 
 def _fd_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(soft, _MOST_FDS) if soft > 0 else _MOST_FDS  # negative: unlimited
+    return min(soft, _MAX_FDS) if soft > 0 else _MAX_FDS  # negative: unlimited
 
 
 def enter_home(home: str) -> None:

@@ -25,8 +25,8 @@ EXIT_COMMAND_ENDED = 86
 """The SSH server's exit code in that case."""
 _LINGER_S = 3.0
 """Time for a client that follows the output to read the rest of it and the exit code."""
-_TAIL = 16 * 1024
-_SHORT = 256
+_OUTPUT_TAIL_BYTES = 16 * 1024
+_MAX_FILE_BYTES = 256
 
 
 class CommandExitWatch:
@@ -54,20 +54,20 @@ class CommandExitWatch:
 
     def _write_report(self, report: int) -> None:
         code = self._read(EXIT_FILE).strip()
-        output = self._read(OUTPUT_FILE, _TAIL).decode(errors="replace")
+        output = self._read(OUTPUT_FILE, _OUTPUT_TAIL_BYTES).decode(errors="replace")
         fields = {"exit_code": int(code) if code.isdigit() else None, "last": "\n".join(clean_last_lines(output))}
         text = json.dumps(fields).encode()
         os.pwrite(report, text, 0)
         os.ftruncate(report, len(text))
 
-    def _read(self, name: str, most: int = _SHORT) -> bytes:
+    def _read(self, name: str, max_bytes: int = _MAX_FILE_BYTES) -> bytes:
         """The last bytes of a file. Empty: it does not exist or is not a regular file."""
         with suppress(OSError):
             fd = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 found = os.fstat(fd)
                 if stat.S_ISREG(found.st_mode):
-                    return os.pread(fd, most, max(0, found.st_size - most))
+                    return os.pread(fd, max_bytes, max(0, found.st_size - max_bytes))
             finally:
                 os.close(fd)
         return b""

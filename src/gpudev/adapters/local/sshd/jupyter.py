@@ -25,12 +25,12 @@ JUPYTER_LOGIN = "jupyter"
 """The control plane logs in under this name, with a key that is only for Jupyter."""
 _LOG = ".cache/gpu-dev/jupyter.log"
 _EXIT_NOT_INSTALLED = 127
-_READY_WITHIN_S = 90.0
+_READY_TIMEOUT_S = 90.0
 _POLL_S = 0.25
-_ANSWERS_WITHIN_S = 5.0
+_RESPONSE_TIMEOUT_S = 5.0
 _HEALTHY_AFTER_S = 60.0
-_TRIES = 3
-_END_WITHIN_S = 5.0
+_MAX_FAILURES = 3
+_STOP_TIMEOUT_S = 5.0
 _LOG_TAIL = 2048
 JUPYTER_MISSING = (
     "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login shell "
@@ -74,7 +74,7 @@ class JupyterSupervisor:
 
     @property
     def port(self) -> int | None:
-        """Its port. None: it does not answer."""
+        """None: Jupyter does not answer."""
         return self._port
 
     @property
@@ -106,7 +106,7 @@ class JupyterSupervisor:
             began = time.monotonic()
             reason = await self._run_once(options)
             failures = 0 if time.monotonic() - began > _HEALTHY_AFTER_S else failures + 1
-            if failures >= _TRIES or reason == JUPYTER_MISSING:
+            if failures >= _MAX_FAILURES or reason == JUPYTER_MISSING:
                 self._report("failed", reason)
                 return
             await asyncio.sleep(backoff(failures + 1, _POLL_S))
@@ -122,7 +122,7 @@ class JupyterSupervisor:
         self._children.watch(pid, lambda status: None if ended.done() else ended.set_result(status))
         try:
             if not await self._wait_until_ready(options, port, ended):
-                return f"it did not answer within {_READY_WITHIN_S:g} s{self._last_log_line()}"
+                return f"it did not answer within {_READY_TIMEOUT_S:g} s{self._last_log_line()}"
             if not ended.done():
                 self._port = port
                 self._report("ready")
@@ -139,28 +139,28 @@ class JupyterSupervisor:
     async def _wait_until_ready(self, options: JupyterOptions, port: int, ended: "asyncio.Future[int]") -> bool:
         """False: not ready in time. True also when it ended meanwhile."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_READY_WITHIN_S):
+            async with asyncio.timeout(_READY_TIMEOUT_S):
                 while not ended.done() and not await _is_answering(options, port):  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(_POLL_S)
                 return True
         return False
 
     def _start(self, options: JupyterOptions, port: int) -> int:
-        shell, home, this = self._shell(), self._config.home, os.getpid()
+        shell, home, parent_pid = self._shell(), self._config.home, os.getpid()
         environment = session_environment(self._config, shell, {}, {"JUPYTER_TOKEN": options.token, "TERM": "xterm"})
         arguments = [shell, "-lc", _START, "gpu-dev-jupyter", *jupyter_arguments(options, port, home)]
         argv = [argument.encode() for argument in arguments]
 
         def work() -> None:
             if linux.IS_LINUX:
-                linux.die_with_parent(this)
+                linux.die_with_parent(parent_pid)
             execute(shell, argv, environment)
 
-        nothing, log = os.open(os.devnull, os.O_RDONLY), self._open_log()
+        stdin, log = os.open(os.devnull, os.O_RDONLY), self._open_log()
         try:
-            return spawn(work, (nothing, log, log), home=home, on_terminal=False)
+            return spawn(work, (stdin, log, log), home=home, on_terminal=False)
         finally:
-            os.close(nothing)
+            os.close(stdin)
             os.close(log)
 
     def _open_log(self) -> int:
@@ -197,7 +197,7 @@ def fingerprint(text: str) -> str:
 
 
 def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str]:
-    """The token is not among them: everybody on a machine can read the arguments of a process."""
+    """The token is not among them: every user of a machine can read the arguments of a process."""
     arguments = [
         "--no-browser",
         "--ServerApp.ip=127.0.0.1",
@@ -214,7 +214,7 @@ def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str
 
 async def _is_answering(options: JupyterOptions, port: int) -> bool:
     try:
-        async with asyncio.timeout(_ANSWERS_WITHIN_S):
+        async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(
@@ -234,7 +234,7 @@ async def _stop_jupyter(pid: int, ended: "asyncio.Future[int]") -> None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
-        await asyncio.wait({ended}, timeout=_END_WITHIN_S)
+        await asyncio.wait({ended}, timeout=_STOP_TIMEOUT_S)
 
 
 def _free_port() -> int:
@@ -245,7 +245,7 @@ def _free_port() -> int:
 
 # The control plane's end of the two files
 
-_LONGEST_REASON = 1000
+_MAX_REASON_LENGTH = 1000
 
 
 def jupyter_spec_to_text(spec: JupyterSpec | None) -> str:
@@ -271,4 +271,4 @@ def parse_jupyter_report(report: str | None, spec: JupyterSpec) -> JupyterStatus
     if state is not JupyterState.FAILED:
         return JupyterStatus(state)
     printable = "".join(letter for letter in reason or "no reason given" if letter.isprintable())
-    return JupyterStatus(state, printable[:_LONGEST_REASON])
+    return JupyterStatus(state, printable[:_MAX_REASON_LENGTH])

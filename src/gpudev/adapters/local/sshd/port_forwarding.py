@@ -66,7 +66,7 @@ class _Forwarder(asyncssh.SSHForwarder):
     """The client's side of a forwarded connection.
 
     When the other side ends first, asyncssh expects the client to close the channel, and `ssh -W` expects the server
-    to: it would remain for ever.
+    to: the connection would stay open for ever.
     """
 
     def eof_received(self) -> bool:

@@ -27,7 +27,7 @@ from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 
 
 class KeySessions:
-    """The connections of each key. Reads the list of keys only while somebody is logged in."""
+    """The connections of each key. Reads the list of keys only while there are connections."""
 
     def __init__(self, authorized_keys_path: str) -> None:
         self._authorized_keys = WatchedFile(authorized_keys_path)
@@ -40,9 +40,9 @@ class KeySessions:
         self._connections.pop(connection, None)
 
     def disconnect_revoked(self) -> None:
-        """Disconnect those whose key is not in the list any more.
+        """Disconnect clients whose key is not in the list any more.
 
-        While the list cannot be read, nobody can log in and nobody is disconnected.
+        While the list cannot be read, all logins fail and open connections stay.
         """
         if not self._connections:
             return
@@ -55,8 +55,8 @@ class KeySessions:
                 connection.disconnect(asyncssh.DISC_BY_APPLICATION, "your key may not log in any more")
 
 
-_MOST_LOGGING_IN = 500
-"""Far more than log in at the same time."""
+_MAX_PENDING_LOGINS = 500
+"""Far more than real users need at the same time."""
 _KEEPALIVES_UNANSWERED = 10
 _BACKLOG = 1024
 _COLLECT_AFTER_SECONDS = 0.5
@@ -155,7 +155,7 @@ class PendingLogins:
         self._connections: dict[asyncssh.SSHServerConnection, None] = {}
 
     def add_connection(self, connection: asyncssh.SSHServerConnection) -> None:
-        if len(self._connections) >= _MOST_LOGGING_IN:
+        if len(self._connections) >= _MAX_PENDING_LOGINS:
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.abort()
@@ -216,9 +216,9 @@ class ConnectionPolicy(asyncssh.SSHServer):
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
         if self._is_for_jupyter:
-            # Whatever address it asks for: it may connect to Jupyter only.
+            # It may connect to Jupyter only, whatever address it requests.
             return port_forwarding.connect_to_jupyter(self._jupyter.port)
-        closed_ports = self._context.config.refuse_forward_ports
+        closed_ports = self._context.config.closed_ports
         return port_forwarding.connect_if_allowed(dest_host, dest_port, closed_ports)
 
     def server_requested(self, listen_host: str, listen_port: int) -> bool | Awaitable[asyncssh.SSHListener]:

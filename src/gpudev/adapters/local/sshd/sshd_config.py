@@ -19,7 +19,7 @@ class SshdConfig:
     host_key: str = field(repr=False)
     """The private host key, as the text of an OpenSSH key file."""
     authorized_keys_path: str
-    """Read at every login. While it is missing or unreadable, nobody can log in."""
+    """Read at every login. While it is missing or unreadable, all logins fail."""
     home: str
     messages_path: str
     """Lines written by `append_message`; each is shown in all open terminals. The file need not exist yet."""
@@ -41,14 +41,14 @@ class SshdConfig:
     lifeline: int | None = None
     """A descriptor that reaches its end when the parent process is gone: then the server ends too. None: the kernel
     kills it."""
-    refuse_forward_ports: frozenset[int] = frozenset()
+    closed_ports: frozenset[int] = frozenset()
     """Ports of this machine itself (the control plane's) to which no connection is forwarded (-L, -D, -W)."""
     sftp_servers: tuple[str, ...] = USUAL_SFTP_SERVERS
     """The first that exists serves sftp. Where none exists, asyncssh does."""
     login_seconds: float = 120.0
     """How long a login may take, including the typing of a key's passphrase."""
     keepalive_seconds: float = 30.0
-    """A client that has been silent for this long is asked for a sign of life; after ten without answer it is gone."""
+    """A client that has been silent for this long gets a keepalive. After ten unanswered ones it is disconnected."""
 
 
 # Environment of a session: ours, a few variables of the client, and those that describe the session
@@ -57,7 +57,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LANG = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
 # Language and terminal of the client. A client may set no others (LD_PRELOAD, PATH, GPU_DEV_*).
 _FROM_CLIENT = re.compile(rb"LANG|LANGUAGE|LC_[A-Z]+|COLORTERM|TERM_PROGRAM|TERM_PROGRAM_VERSION|NO_COLOR")
-_LONGEST_VALUE = 1024
+_MAX_VALUE_LENGTH = 1024
 
 
 def session_environment(
@@ -80,7 +80,7 @@ def session_environment(
 
 
 def _is_allowed_from_client(name: bytes, value: bytes) -> bool:
-    return _FROM_CLIENT.fullmatch(name) is not None and len(value) <= _LONGEST_VALUE and b"\0" not in value
+    return _FROM_CLIENT.fullmatch(name) is not None and len(value) <= _MAX_VALUE_LENGTH and b"\0" not in value
 
 
 def _encoded(variables: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -92,7 +92,7 @@ def _encoded(variables: Mapping[str, str]) -> dict[bytes, bytes]:
 
 # Files from the control plane, polled and read when they have changed
 
-_MOST_READ = 1024 * 1024
+_MAX_READ_BYTES = 1024 * 1024
 
 
 class WatchedFile:
@@ -108,7 +108,7 @@ class WatchedFile:
                 signature = (info.st_ino, info.st_mtime_ns, info.st_size)
                 if signature == self._signature:
                     return None
-                text = file.read(_MOST_READ)
+                text = file.read(_MAX_READ_BYTES)
         except FileNotFoundError:
             signature, text = (0, 0, 0), ""
             if signature == self._signature:

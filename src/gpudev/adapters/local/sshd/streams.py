@@ -15,7 +15,7 @@ _DRAINED = 64 * 1024
 
 
 class ChildOutput:
-    """The child's output. It ends when no process has the other end any more."""
+    """The child's output. It ends when no process holds the other end any more."""
 
     def __init__(self, fd: int, deliver: Callable[[bytes], None], ended: Callable[["ChildOutput"], None]) -> None:
         self._loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpudev.ports.clock import Clock, SystemClock
 
 _POLL_S = 0.5
-_MOST_READ = 64 * 1024
+_MAX_READ_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class TerminalMessages:
     def banner(self) -> bytes:
         """The last message that is still valid, formatted for a terminal. Empty: there is none."""
         now = self._clock.now()
-        for message in reversed(parse_messages(self._read(max(0, self._size() - _MOST_READ))[0])):
+        for message in reversed(parse_messages(self._read(max(0, self._size() - _MAX_READ_BYTES))[0])):
             if message.is_valid_at(now):
                 return format_for_terminal(message)
         return b""
@@ -124,10 +124,10 @@ class TerminalMessages:
         try:
             with open(self._path, "rb") as file:
                 file.seek(start)
-                data = file.read(_MOST_READ)
+                data = file.read(_MAX_READ_BYTES)
         except OSError:
             return [], start
         complete = data[: data.rfind(b"\n") + 1]
-        if not complete and len(data) == _MOST_READ:  # no message of ours is that long: skip it
+        if not complete and len(data) == _MAX_READ_BYTES:  # no message of ours is that long: skip it
             return [], start + len(data)
         return complete.splitlines(), start + len(complete)

@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 
 from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 
-MOST_ENTRIES = 1000
-_LONGEST_PATH = 1000
+MAX_ENTRIES = 1000
+_MAX_PATH_LENGTH = 1000
 """Entries with a longer path are counted but not named: a thousand of them would be too much to store."""
 
 
 class ContentsCounter:
     """Collects entries one by one, and returns them as Contents."""
 
-    def __init__(self, most_entries: int = MOST_ENTRIES) -> None:
+    def __init__(self, most_entries: int = MAX_ENTRIES) -> None:
         self._most = most_entries
         self._nearest: list[tuple[int, str, int, int, int]] = []
         self._files = 0
@@ -33,7 +33,7 @@ class ContentsCounter:
             self._files += 1
         if stat.S_ISREG(found.st_mode):
             self._bytes += found.st_size
-        if len(path) > _LONGEST_PATH:
+        if len(path) > _MAX_PATH_LENGTH:
             return
         # Entries near the top say most about a disk. So the files of a cache do not crowd out the rest.
         if len(self._nearest) < self._most or (depth, path) < self._nearest[-1][:2]:

@@ -121,10 +121,10 @@ def sync_folder(path: Path) -> None:
 def filesystem_type(fd: int) -> str | None:
     """The file system's type (ext4, btrfs, …). None: unknown."""
     device = os.fstat(fd).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    device_number = f"{os.major(device)}:{os.minor(device)}"
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             own, _, rest = line.partition(" - ")
-            if own.split()[2] == wanted:
+            if own.split()[2] == device_number:
                 return rest.split()[0]
     return None

@@ -52,9 +52,9 @@ class LocalSnapshotStore:
         with translate_errors(f"cannot read snapshot {snapshot_id}"):
             return self._layout.find_snapshot_record(snapshot_id)
 
-    def begin_snapshot(self, snapshot_id: str, wanted: LocalSnapshotRecord) -> LocalSnapshotRecord:
+    def begin_snapshot(self, snapshot_id: str, desired: LocalSnapshotRecord) -> LocalSnapshotRecord:
         """Record a new snapshot. The volume cannot be removed until it is complete or removed."""
-        layout, volume_id = self._layout, wanted.volume_id
+        layout, volume_id = self._layout, desired.volume_id
         if not is_id(volume_id):
             raise ClusterError(f"volume {volume_id} not found")
         with (
@@ -67,7 +67,7 @@ class LocalSnapshotStore:
             if not layout.volume_path(volume_id).is_dir():
                 raise ClusterError(f"volume {volume_id} not found")
             volume = layout.find_volume_record(volume_id)
-            record = replace(wanted, size_gb=volume.size_gb if volume else 0)
+            record = replace(desired, size_gb=volume.size_gb if volume else 0)
             draft = layout.draft_path(VolumeOrSnapshot.SNAPSHOT, snapshot_id)
             remove_folder(draft)
             draft.mkdir(mode=0o700)
@@ -185,7 +185,7 @@ def pending_snapshot_ids(layout: VolumeLayout, volume_id: str) -> list[str]:
 def _list_snapshots(layout: VolumeLayout) -> list[Snapshot]:
     records = [(snapshot_id, layout.find_snapshot_record(snapshot_id)) for snapshot_id in layout.snapshot_ids()]
     found = [record.to_snapshot(snapshot_id) for snapshot_id, record in records if record]
-    return sorted(found, key=lambda one: (one.created_at, one.snapshot_id))
+    return sorted(found, key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id))
 
 
 def _sync_and_get_cutoff(source: int) -> int | None:

@@ -75,8 +75,8 @@ def _copy_extended_attributes(source: int, target: int) -> list[str]:
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
-_MOST_NOTES = 50
-_MOST_UNREAD = 5
+_MAX_NOTES = 50
+_MAX_UNREAD_PATHS = 5
 _REPLACED = "replaced during the copy"
 _UNREADABLE = "it cannot be read"
 _DUPLICATE_NAME = "replaced during the copy; the earlier one is kept"
@@ -122,11 +122,11 @@ class CopyProgress:
         self.add_note(path, reason)
         if reason == _UNREADABLE:
             self.unread += 1
-            if len(self.unread_paths) < _MOST_UNREAD:
+            if len(self.unread_paths) < _MAX_UNREAD_PATHS:
                 self.unread_paths.append(_printable_path(path))
 
     def add_note(self, path: str, note: str) -> None:
-        if len(self.notes) < _MOST_NOTES:
+        if len(self.notes) < _MAX_NOTES:
             self.notes.append(f"{_printable_path(path)}: {note}")
 
 
@@ -143,7 +143,7 @@ class _Folder:
     found: os.stat_result
     inner: list[str] = field(default_factory=list)
     """Folders in it that are still to be entered."""
-    closed: int | None = None
+    original_mode: int | None = None
     """The mode to restore when we leave it, where permissions were missing. None: nothing was changed."""
 
 
@@ -207,7 +207,7 @@ class TreeCopy:
         except FileExistsError:
             self._skip(path, _DUPLICATE_NAME)
             return None
-        closed = ensure_passable(name, self._source.fd)
+        original_mode = ensure_passable(name, self._source.fd)
         try:
             found = self._source.enter(name)
         except OSError as error:
@@ -218,7 +218,7 @@ class TreeCopy:
         self._progress.folders += 1
         if self._contents is not None:
             self._contents.add(self._source.depth - 1, path, found)
-        return _Folder(found, closed=closed)
+        return _Folder(found, original_mode=original_mode)
 
     def _leave(self, folders: list[_Folder]) -> None:
         """Leave one folder, or several where the walk cannot find the parent. What was not copied there is noted."""
@@ -234,18 +234,18 @@ class TreeCopy:
 
     def _finish_folder(self, folder: _Folder, source: int | None) -> None:
         """Comes last: changes in a folder change its times, and may need permissions that the user removed."""
-        mode = folder.found.st_mode if folder.closed is None else folder.closed
+        mode = folder.found.st_mode if folder.original_mode is None else folder.original_mode
         self._copy_metadata(source, self._target.fd, folder.found, mode=mode, new_mode=0o700, name="")
-        if folder.closed is not None and source is not None:
-            os.fchmod(source, stat.S_IMODE(folder.closed))
+        if folder.original_mode is not None and source is not None:
+            os.fchmod(source, stat.S_IMODE(folder.original_mode))
 
     def _restore_modes(self, folders: list[_Folder]) -> None:
         """After a stopped copy: restore the modes of all entered folders, up to the top."""
         with contextlib.suppress(OSError):
-            while any(folder.closed is not None for folder in folders):
+            while any(folder.original_mode is not None for folder in folders):
                 folder = folders.pop()
-                if folder.closed is not None:
-                    os.fchmod(self._source.fd, stat.S_IMODE(folder.closed))
+                if folder.original_mode is not None:
+                    os.fchmod(self._source.fd, stat.S_IMODE(folder.original_mode))
                 del folders[len(folders) + 1 - self._source.leave() :]
 
     # Files, links and special files
@@ -384,7 +384,7 @@ class TreeCopy:
         if stat.S_ISLNK(found.st_mode):
             os.symlink(self._read_link(name), name, dir_fd=self._target.fd)
         elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
-            # A whiteout in container layers ("nothing is here"). Everybody may create one.
+            # A whiteout in container layers ("nothing is here"). Any user may create one.
             os.mknod(name, stat.S_IFCHR | 0o600, 0, dir_fd=self._target.fd)
         elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
             raise _Skipped("a device: not copied")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpudev.adapters.local.volumes.tree_walk import NOT_A_FOLDER, TreeWalk
 
-_MOST_PASSES = 5
+_MAX_PASSES = 5
 """Passes over one folder: a user may fill it as fast as it is emptied."""
 
 
@@ -60,7 +60,7 @@ def empty_folder(top: int, check: Callable[[], None] = lambda: None) -> None:
 def _remove_files(folder: int, check: Callable[[], None]) -> list[str]:
     """Remove everything but folders, and return the folders' names. There may be millions of files: no list of them."""
     folders: list[str] = []
-    for _ in range(_MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         folders.clear()
         removed = 0
         with os.scandir(folder) as entries:

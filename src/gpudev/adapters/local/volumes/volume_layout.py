@@ -156,8 +156,8 @@ class VolumeLayout:
         self.drafts = disks / ".drafts"
         self.trash = disks / ".trash"
         self.locks = disks / ".locks"
-        self.made_here = disks / ".made"
-        self.made = disks.with_name(f"{disks.name}.made")
+        self.inner_marker = disks / ".made"
+        self.outer_marker = disks.with_name(f"{disks.name}.made")
 
     def prepare(self) -> None:
         """Create the folders.
@@ -165,19 +165,20 @@ class VolumeLayout:
         Raises Unavailable when this is not the same folder as before: all volumes and snapshots would seem gone, and
         those made now would be gone later.
         """
-        if self.made.exists() and not self.made_here.exists():
+        if self.outer_marker.exists() and not self.inner_marker.exists():
             raise Unavailable(
-                f"disks not found in {self.disks}: is its file system mounted? (if they are lost, remove {self.made})"
+                f"disks not found in {self.disks}: is its file system mounted? "
+                f"(if they are lost, remove {self.outer_marker})"
             )
         self.disks.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.records, self.snapshots, self.drafts, self.trash, self.locks):
             path.mkdir(mode=0o700, exist_ok=True)
-        for mark in (self.made_here, self.made):  # in this order
-            mark.touch(mode=0o600)
-            sync_folder(mark.parent)
+        for marker in (self.inner_marker, self.outer_marker):  # in this order
+            marker.touch(mode=0o600)
+            sync_folder(marker.parent)
 
-    def path_of(self, thing: VolumeOrSnapshot, thing_id: str) -> Path:
-        return self.volume_path(thing_id) if thing is VolumeOrSnapshot.VOLUME else self.snapshot_path(thing_id)
+    def path_of(self, resource: VolumeOrSnapshot, resource_id: str) -> Path:
+        return self.volume_path(resource_id) if resource is VolumeOrSnapshot.VOLUME else self.snapshot_path(resource_id)
 
     # Volumes
 
@@ -226,16 +227,18 @@ class VolumeLayout:
 
     # Drafts and trash
 
-    def draft_path(self, thing: VolumeOrSnapshot, thing_id: str) -> Path:
-        return self.drafts / f"{thing}-{thing_id}"
+    def draft_path(self, resource: VolumeOrSnapshot, resource_id: str) -> Path:
+        return self.drafts / f"{resource}-{resource_id}"
 
     def list_drafts(self) -> list[tuple[VolumeOrSnapshot, str]]:
         names = [name.split("-", 1) for name in sorted(os.listdir(self.drafts))]  # noqa: PTH208
-        return [(VolumeOrSnapshot(kind), thing_id[:_ID_LENGTH]) for kind, thing_id in names]
+        return [(VolumeOrSnapshot(kind), resource_id[:_ID_LENGTH]) for kind, resource_id in names]
 
-    def remove_drafts(self, thing: VolumeOrSnapshot, thing_id: str, check: Callable[[], None] = lambda: None) -> None:
+    def remove_drafts(
+        self, resource: VolumeOrSnapshot, resource_id: str, check: Callable[[], None] = lambda: None
+    ) -> None:
         """Remove the draft and the files beside it."""
-        for path in self.drafts.glob(f"{thing}-{thing_id}*"):
+        for path in self.drafts.glob(f"{resource}-{resource_id}*"):
             remove_folder(path, check)
 
     def move_into_place(self, draft: Path, place: Path) -> None:
@@ -259,33 +262,33 @@ class VolumeLayout:
         """Remove what interrupted jobs left behind. What running jobs use is locked."""
         for path in sorted(self.trash.iterdir()):
             remove_folder(path, check)
-        for thing, thing_id in self.list_drafts():
-            with contextlib.suppress(VolumeBusy), self.lock(thing, thing_id, timeout_s=0):
-                self.remove_drafts(thing, thing_id, check)
+        for resource, resource_id in self.list_drafts():
+            with contextlib.suppress(VolumeBusy), self.lock(resource, resource_id, timeout_s=0):
+                self.remove_drafts(resource, resource_id, check)
         for path in sorted(self.records.iterdir()):
             volume_id = path.name[:_ID_LENGTH]
             with contextlib.suppress(VolumeBusy), self.lock(VolumeOrSnapshot.VOLUME, volume_id, timeout_s=0):
                 if path.suffix != ".json" or not self.volume_path(volume_id).exists():
                     path.unlink(missing_ok=True)
         for path in sorted(self.locks.iterdir()):
-            kind, _, thing_id = path.name.partition("-")
-            if not self.path_of(VolumeOrSnapshot(kind), thing_id).exists():
-                with contextlib.suppress(VolumeBusy), self.lock(VolumeOrSnapshot(kind), thing_id, timeout_s=0):
+            kind, _, resource_id = path.name.partition("-")
+            if not self.path_of(VolumeOrSnapshot(kind), resource_id).exists():
+                with contextlib.suppress(VolumeBusy), self.lock(VolumeOrSnapshot(kind), resource_id, timeout_s=0):
                     pass  # releasing the lock removes its file
 
     # Locks
 
     @contextlib.contextmanager
     def lock(
-        self, thing: VolumeOrSnapshot, thing_id: str, *, shared: bool = False, timeout_s: float = 5.0
+        self, resource: VolumeOrSnapshot, resource_id: str, *, shared: bool = False, timeout_s: float = 5.0
     ) -> Iterator[None]:
         """Raises VolumeBusy when another holds it longer than `timeout_s`."""
-        path = self.locks / f"{thing}-{thing_id}"
+        path = self.locks / f"{resource}-{resource_id}"
         fd = _acquire_lock(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + timeout_s)
         try:
             yield
         finally:
-            if not shared and not self.path_of(thing, thing_id).exists():
+            if not shared and not self.path_of(resource, resource_id).exists():
                 path.unlink(missing_ok=True)  # others who wait for it notice
             os.close(fd)
 

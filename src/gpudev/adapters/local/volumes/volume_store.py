@@ -44,7 +44,7 @@ class LocalVolumeStore:
         with translate_errors("cannot list the volumes"):
             holders = self._holders()
             found = [self._find_attached_volume(volume_id, holders) for volume_id in self._layout.volume_ids()]
-        return sorted((volume for volume in found if volume), key=lambda one: (one.created_at, one.volume_id))
+        return sorted((volume for volume in found if volume), key=lambda volume: (volume.created_at, volume.volume_id))
 
     def find_volume(self, volume_id: str) -> Volume | None:
         if not is_id(volume_id):
@@ -87,7 +87,7 @@ class LocalVolumeStore:
 
     # Changing
 
-    def ensure_volume(self, volume_id: str, wanted: LocalVolumeRecord, job: ThreadJob) -> Volume:
+    def ensure_volume(self, volume_id: str, desired: LocalVolumeRecord, job: ThreadJob) -> Volume:
         with (
             translate_errors(f"cannot create volume {volume_id}"),
             self._layout.lock(VolumeOrSnapshot.VOLUME, volume_id),
@@ -96,7 +96,7 @@ class LocalVolumeStore:
             if found is not None:
                 return found
             try:
-                return self._create_volume(volume_id, wanted, job)
+                return self._create_volume(volume_id, desired, job)
             except JobStopped:
                 raise
             except Exception:
@@ -138,18 +138,18 @@ class LocalVolumeStore:
             self._layout.remove_volume_record(volume_id)
             return trash
 
-    def _create_volume(self, volume_id: str, wanted: LocalVolumeRecord, job: ThreadJob) -> Volume:
+    def _create_volume(self, volume_id: str, desired: LocalVolumeRecord, job: ThreadJob) -> Volume:
         draft = self._layout.draft_path(VolumeOrSnapshot.VOLUME, volume_id)
         remove_folder(draft, job.check)
         draft.mkdir(mode=0o700)
-        if wanted.from_snapshot is None:
+        if desired.from_snapshot is None:
             self._copy_skeleton(draft, job)
         else:
-            self._copy_snapshot(wanted.from_snapshot, draft, job)
-            wanted = replace(wanted, method=job.progress.method.value)
-        self._layout.write_volume_record(volume_id, wanted)
+            self._copy_snapshot(desired.from_snapshot, draft, job)
+            desired = replace(desired, method=job.progress.method.value)
+        self._layout.write_volume_record(volume_id, desired)
         self._layout.move_into_place(draft, self._layout.volume_path(volume_id))
-        return wanted.to_volume(volume_id, ())
+        return desired.to_volume(volume_id, ())
 
     def _copy_skeleton(self, draft: Path, job: ThreadJob) -> None:
         with open_directory(draft) as target, self._copied_files(draft) as copied_files:

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 OnConnect = Callable[[Connection], Awaitable[None]]
 RESERVATION_CHANGES_CHANNEL = "reservation_changes"
 ACCESS_CHANGES_CHANNEL = "access_changes"
-_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.05, 2.0
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.05, 2.0
 _HEALTHY_AFTER_S = 5.0
 
 
@@ -37,7 +37,7 @@ class LivenessProbe:
     def is_due(self) -> bool:
         return True
 
-    def record_answer(self, asked_at: float) -> None:
+    def record_answer(self, sent_at: float) -> None:
         return None
 
 
@@ -79,7 +79,7 @@ class Listener:
             except Exception:
                 log.exception("listener.broken", channel=self._channel)
             failures = 1 if time.monotonic() - began > _HEALTHY_AFTER_S else failures + 1
-            await asyncio.sleep(backoff(failures, _FIRST_DELAY_S, _LONGEST_DELAY_S))
+            await asyncio.sleep(backoff(failures, _FIRST_DELAY_S, _MAX_DELAY_S))
 
     async def _listen(self) -> None:
         """Listen until the connection ends. A periodic query distinguishes a dead connection from a silent one."""
@@ -96,9 +96,9 @@ class Listener:
                     async with asyncio.timeout(self._probe.interval_s):
                         await ended.wait()
                 if not ended.is_set() and self._probe.is_due():
-                    asked_at = time.monotonic()
+                    sent_at = time.monotonic()
                     await connection.execute("SELECT 1", timeout=5)
-                    self._probe.record_answer(asked_at)
+                    self._probe.record_answer(sent_at)
         finally:
             connection.terminate()
 
@@ -144,7 +144,7 @@ class PostgresReservationChanges:
 
 
 class AccessLivenessProbe(LivenessProbe):
-    """Checks often while somebody asks for freshness, and seldom otherwise: an idle machine stays idle."""
+    """Checks often while callers need fresh state, and rarely otherwise, so that an idle machine stays idle."""
 
     interval_s = 0.25
     _ANSWER_LIFETIME_S = 0.9
@@ -153,18 +153,18 @@ class AccessLivenessProbe(LivenessProbe):
 
     def __init__(self) -> None:
         self._is_requested = False
-        self._asked_at = float("-inf")
+        self._sent_at = float("-inf")
 
     def is_due(self) -> bool:
-        return self._is_requested or time.monotonic() - self._asked_at > self._IDLE_INTERVAL_S
+        return self._is_requested or time.monotonic() - self._sent_at > self._IDLE_INTERVAL_S
 
-    def record_answer(self, asked_at: float) -> None:
+    def record_answer(self, sent_at: float) -> None:
         self._is_requested = False
-        self._asked_at = asked_at
+        self._sent_at = sent_at
 
     def is_fresh(self) -> bool:
         self._is_requested = True
-        return time.monotonic() - self._asked_at < self._ANSWER_LIFETIME_S
+        return time.monotonic() - self._sent_at < self._ANSWER_LIFETIME_S
 
 
 class PostgresAccessChanges:

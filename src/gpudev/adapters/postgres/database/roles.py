@@ -24,7 +24,7 @@ _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _QUEUES = ("gpu_reservations", "disk_operations")
 _PGMQ_TABLES = tuple(f"pgmq.{kind}_{queue}{dead}" for queue in _QUEUES for dead in ("", "_dlq") for kind in ("q", "a"))
 _AUDIT_COLUMNS = "at, username, key_prefix, action, target, address, outcome, status, request_id"
-"""All but the number: who chooses it could insert before other lines, or so far behind that no more lines fit."""
+"""All but the id: a role that could choose it could insert before other entries, or so far ahead that no more fit."""
 _JUPYTER_WITHOUT_KEYS = "SELECT (reservation_id, token, public_key, state, reason, since)"
 _KEYS_WITHOUT_HASHES = "SELECT (key_id, user_id, is_active, created_at, expires_at)"
 

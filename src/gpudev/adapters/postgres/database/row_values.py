@@ -20,4 +20,4 @@ def from_row(kind: type[_T], row: asyncpg.Record, /, **converted: Any) -> _T:
 
 @cache
 def _same_columns(kind: "type[DataclassInstance]", converted: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind) if one.name not in converted)
+    return tuple(field.name for field in fields(kind) if field.name not in converted)

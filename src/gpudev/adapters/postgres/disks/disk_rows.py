@@ -130,36 +130,36 @@ def operation_update_values(operation: Operation) -> tuple[Any, ...]:
     )
 
 
-def snapshot_values(one: SnapshotRecord) -> tuple[Any, ...]:
+def snapshot_values(record: SnapshotRecord) -> tuple[Any, ...]:
     return (
-        one.snapshot_id,
-        one.disk_id,
-        one.operation_id,
-        one.volume_id,
-        one.why,
-        one.status,
-        one.created_at,
-        one.cloud_id,
-        one.size_gb,
-        one.contents,
-        one.error,
-        one.lacks,
+        record.snapshot_id,
+        record.disk_id,
+        record.operation_id,
+        record.volume_id,
+        record.why,
+        record.status,
+        record.created_at,
+        record.cloud_id,
+        record.size_gb,
+        record.contents,
+        record.error,
+        record.lacks,
     )
 
 
-def volume_values(one: VolumeRecord) -> tuple[Any, ...]:
+def volume_values(record: VolumeRecord) -> tuple[Any, ...]:
     return (
-        one.token,
-        one.disk_id,
-        one.operation_id,
-        one.status,
-        one.zone,
-        one.size_gb,
-        one.made_at,
-        one.from_snapshot,
-        one.volume_id,
-        one.retired_by,
-        one.saved_in,
+        record.token,
+        record.disk_id,
+        record.operation_id,
+        record.status,
+        record.zone,
+        record.size_gb,
+        record.made_at,
+        record.from_snapshot,
+        record.volume_id,
+        record.retired_by,
+        record.saved_in,
     )
 
 

@@ -12,7 +12,7 @@ from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.ports.leases import Lease
 from gpudev.ports.queue import PlanningRecords
 
-_LONGEST_PAUSE = timedelta(minutes=1)
+_MAX_PAUSE = timedelta(minutes=1)
 
 
 class PostgresPlanningRecords:
@@ -32,7 +32,7 @@ class PostgresPlanningRecords:
                 lease.holder,
                 lease.epoch,
                 now,
-                _LONGEST_PAUSE,
+                _MAX_PAUSE,
             )
             if holds_lease:
                 await connection.executemany(

@@ -120,7 +120,7 @@ class PostgresAddons:
             )
         return moment
 
-    async def record_result(self, noted: AddonResult, *, now: datetime) -> None:
+    async def record_result(self, result: AddonResult, *, now: datetime) -> None:
         async with self._pool.transaction() as connection:
             current = await connection.fetchrow(
                 """
@@ -132,18 +132,18 @@ class PostgresAddons:
                 WHERE reservation_id = $1
                 RETURNING wanted
                 """,
-                noted.reservation_id,
-                noted.generation,
-                noted.error,
-                noted.due_at,
+                result.reservation_id,
+                result.generation,
+                result.error,
+                result.due_at,
                 now,
             )
-            if current is not None and current["wanted"] == noted.generation and noted.jupyter is not None:
+            if current is not None and current["wanted"] == result.generation and result.jupyter is not None:
                 await connection.execute(
                     "UPDATE jupyter_servers SET state = $2, reason = $3 WHERE reservation_id = $1",
-                    noted.reservation_id,
-                    noted.jupyter.state.value,
-                    noted.jupyter.reason,
+                    result.reservation_id,
+                    result.jupyter.state.value,
+                    result.jupyter.reason,
                 )
 
     async def mark_due(self, reservation_id: ReservationId, *, now: datetime) -> None:
