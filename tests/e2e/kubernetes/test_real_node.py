@@ -13,7 +13,7 @@ from support.kubernetes.control_plane import ControlPlane
 from support.kubernetes.images import DEV_IMAGE, pause_program, write_image
 from support.kubernetes.real_node import RealNode, why_not
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ANSWERS = """\
 import socket

@@ -142,7 +142,7 @@ class KubeApi:
         namespace: str | None,
         is_so: Callable[[Object], bool],
         *,
-        seconds: float = 20,
+        seconds: float = 60,
     ) -> Object:
         """The object once it is so."""
         seen: Object | None = None
@@ -154,7 +154,7 @@ class KubeApi:
             await asyncio.sleep(0.05)
         raise TimeoutError(f"{kind} {name} is not so within {seconds} s: {seen and (seen.get('status') or seen)}")
 
-    async def wait_gone(self, kind: str, name: str, namespace: str | None = None, *, seconds: float = 20) -> None:
+    async def wait_gone(self, kind: str, name: str, namespace: str | None = None, *, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while await self.find(kind, name, namespace) is not None:
             if time.monotonic() > deadline:
