@@ -107,7 +107,7 @@ def test_the_documentation_lists_every_endpoint_with_its_role() -> None:
     text = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
     told = dict(re.findall(r"^\| `([A-Z]+ /\S*)` \| (\w+) \| (?:own)? *\|$", text, re.MULTILINE))
     assert told == {line: rule.required_role.value for line, rule in ENDPOINT_RULES.items()}, (
-        "see 'Who may ask for what' in docs/api.md"
+        "see 'Required roles' in docs/api.md"
     )
 
 
