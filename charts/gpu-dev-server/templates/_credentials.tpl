@@ -1,6 +1,6 @@
 {{/*
-The database's passwords: as given, else as they are in the cluster, else new ones. Worked out once per rendering,
-because new ones would be others each time. Some are always generated, so its checksum tells nobody anything.
+The database's passwords: from the values, otherwise from the cluster, otherwise generated. Computed once per rendering,
+because generated ones differ each time. Some are always generated, so the checksum reveals nothing.
 */}}
 {{- define "gpu-dev.credentials" -}}
 {{- $auth := .Values.postgres.auth -}}
@@ -19,7 +19,7 @@ because new ones would be others each time. Some are always generated, so its ch
 {{- end -}}
 {{- end }}
 
-{{/* Whether services come in as roles of their own. */}}
+{{/* Whether services connect with their own database roles. */}}
 {{- define "gpu-dev.has-roles" -}}
 {{- if and .Values.postgres.enabled .Values.postgres.auth.rolePerService (not .Values.postgres.auth.existingSecret) }}yes{{ end -}}
 {{- end }}

@@ -16,7 +16,7 @@ spec:
       labels:
         {{- include "gpu-dev.app-labels" . | nindent 8 }}
     spec:
-      # The next one comes soon enough.
+      # No retries: the next run comes soon.
       backoffLimit: 0
       activeDeadlineSeconds: 600
       template:

@@ -1,4 +1,4 @@
-{{/* Who is who: labels, names, images. */}}
+{{/* Labels, names, images. */}}
 
 {{- define "gpu-dev.labels" -}}
 app.kubernetes.io/name: gpu-dev-server
@@ -9,7 +9,7 @@ app.kubernetes.io/part-of: gpu-dev
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* By (dict "root" $ "app" "api-service"): what selectors are made of never changes within a release. */}}
+{{/* Selector labels, which never change within a release: (dict "root" $ "app" "api-service"). */}}
 {{- define "gpu-dev.selector" -}}
 app: {{ .app }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -21,7 +21,7 @@ app.kubernetes.io/component: {{ .app }}
 {{ include "gpu-dev.labels" .root }}
 {{- end }}
 
-{{/* metadata of (dict "root" $ "app" APP "name" NAME): everything but what belongs to no namespace. */}}
+{{/* Metadata of namespaced objects: (dict "root" $ "app" APP "name" NAME). */}}
 {{- define "gpu-dev.metadata" -}}
 name: {{ .name | default .app }}
 namespace: {{ .root.Values.namespaces.controlplane }}
@@ -29,7 +29,7 @@ labels:
   {{- include "gpu-dev.app-labels" . | nindent 2 }}
 {{- end }}
 
-{{/* A service's own image, filled up with the one they share: (dict "root" $ "image" .Values.apiService.image). */}}
+{{/* A service's image, with defaults from the shared one: (dict "root" $ "image" .Values.apiService.image). */}}
 {{- define "gpu-dev.server-image" -}}
 {{- $shared := .root.Values.global.image -}}
 {{- $is_shared := empty .image.repository -}}
@@ -46,7 +46,7 @@ labels:
 {{ .image.pullPolicy | default .root.Values.global.image.pullPolicy }}
 {{- end }}
 
-{{/* Whether an object is there that is not of this release: then it is taken as it is. (dict "root" $ "found" OBJECT) */}}
+{{/* Whether an object exists that is not part of this release; it is then used unchanged: (dict "root" $ "found" OBJECT) */}}
 {{- define "gpu-dev.is-foreign" -}}
 {{- if .found -}}
 {{- $notes := .found.metadata.annotations | default dict -}}
@@ -76,8 +76,8 @@ postgres-primary
 {{- end }}
 
 {{/*
-A claim: (dict "root" $ "app" APP "name" NAME "storage" STORAGE). Without a class it has the cluster's default. That of a
-claim that is there can never be changed, so it stays, also where an upgrade comes without the cloud's own values.
+A claim: (dict "root" $ "app" APP "name" NAME "storage" STORAGE). Without a class it has the cluster's default. The class of
+an existing claim cannot change, so it is kept, even if an upgrade comes without the cloud's values file.
 */}}
 {{- define "gpu-dev.claim" -}}
 {{- $there := lookup "v1" "PersistentVolumeClaim" .root.Values.namespaces.controlplane .name }}
@@ -90,7 +90,7 @@ kind: PersistentVolumeClaim
 metadata:
   {{- include "gpu-dev.metadata" . | nindent 2 }}
   annotations:
-    # What people stored outlives the release.
+    # Users' data outlives the release.
     helm.sh/resource-policy: keep
 spec:
   accessModes: [ReadWriteOnce]

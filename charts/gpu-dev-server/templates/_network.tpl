@@ -1,4 +1,4 @@
-{{/* Parts of the network policies, and of services. */}}
+{{/* Parts of network policies and services. */}}
 
 {{- define "gpu-dev.policy" }}
 ---
@@ -12,7 +12,7 @@ spec:
       {{- include "gpu-dev.selector" . | nindent 6 }}
 {{- end }}
 
-{{/* Whoever gathers metrics, where somebody does. */}}
+{{/* Peers that may scrape metrics. */}}
 {{- define "gpu-dev.metrics-ingress" }}
 {{- if .Values.monitoring.enabled }}
 - from:
@@ -76,7 +76,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* To dev servers, for who carries ssh there: by their nodes' ports, which some networks see as the pods' own. */}}
+{{/* Egress to dev servers for services that proxy ssh: node ports, which some networks see as the pods' own ports. */}}
 {{- define "gpu-dev.ssh-egress" }}
 - to:
     - namespaceSelector:
@@ -88,15 +88,15 @@ spec:
     - {protocol: TCP, port: 30000, endPort: 32767}
 {{- end }}
 
-{{/* The port of the nodes that a service always has: (dict "type" TYPE "nodePort" PORT). */}}
+{{/* The fixed node port of a service: (dict "type" TYPE "nodePort" PORT). */}}
 {{- define "gpu-dev.node-port" -}}
 {{- if and (eq .type "NodePort") .nodePort -}}
 nodePort: {{ .nodePort }}
 {{- end }}
 {{- end }}
 
-{{/* What ssh through HTTPS and Jupyter need of an Ingress (docs/operations/reverse-proxies.md), as far as the controller
-does otherwise by itself. Only those whose name says which one it is can be told. */}}
+{{/* Ingress annotations that ssh through HTTPS and Jupyter need (docs/operations/reverse-proxies.md), where the controller's
+defaults differ. Only for controllers that the class name identifies. */}}
 {{- define "gpu-dev.ingress-annotations" -}}
 {{- if eq .Values.apiService.ingress.className "nginx" }}
 nginx.ingress.kubernetes.io/proxy-body-size: "0"

@@ -1,6 +1,6 @@
-{{/* What all pods of the control plane have in common. */}}
+{{/* Shared parts of all pods of the control plane. */}}
 
-{{/* The `restricted` level of Pod Security, and nothing to write to but what is mounted. */}}
+{{/* The `restricted` level of Pod Security; only mounts are writable. */}}
 {{- define "gpu-dev.container-security" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -18,7 +18,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* Begins a pod's spec: (dict "root" $ "app" APP "values" .Values.apiService "uid" 65532 "token" false). */}}
+{{/* Start of a pod's spec: (dict "root" $ "app" APP "values" .Values.apiService "uid" 65532 "token" false). */}}
 {{- define "gpu-dev.pod-basics" -}}
 automountServiceAccountToken: {{ .token }}
 enableServiceLinks: false
@@ -47,7 +47,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* Copies of one service apart from each other, as far as there is room. */}}
+{{/* Spreads replicas of one service over nodes, if possible. */}}
 {{- define "gpu-dev.spread" -}}
 topologySpreadConstraints:
   {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
@@ -60,8 +60,8 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{/* Our services' settings. Secrets are named one by one: what else is in them stays there. `role` (API, PROCESSOR or
-RECONCILER): as whom it comes into the database; without one, as the database's owner. */}}
+{{/* The services' settings. Secret keys are listed one by one, so that others in the Secret are not exposed. `role` (API,
+PROCESSOR or RECONCILER): its database role; without one, the database's owner. */}}
 {{- define "gpu-dev.settings-env" -}}
 envFrom:
   - configMapRef:
@@ -71,7 +71,7 @@ envFrom:
       name: {{ . }}
   {{- end }}
 env:
-  # The only place that can be written to.
+  # The only writable folder.
   - name: HOME
     value: /tmp
   {{- $own := and (not (empty .role)) (eq (include "gpu-dev.has-roles" .root) "yes") }}
@@ -86,7 +86,7 @@ env:
         key: {{ $own | ternary (printf "%s_PASSWORD" .role) "POSTGRES_PASSWORD" }}
 {{- end }}
 
-{{/* One container of ours: (dict "root" $ "app" APP "values" V "args" (list "api")). What is special follows it. */}}
+{{/* A container of the server image: (dict "root" $ "app" APP "values" V "args" (list "api")). */}}
 {{- define "gpu-dev.server-container" -}}
 name: {{ .app }}
 image: {{ include "gpu-dev.server-image" (dict "root" .root "image" (.values.image | default dict)) }}
@@ -111,7 +111,7 @@ volumeMounts:
     sizeLimit: 256Mi
 {{- end }}
 
-{{/* Pods begin anew when their settings or the password change. */}}
+{{/* Restarts pods when their settings or the password change. */}}
 {{- define "gpu-dev.pod-annotations" -}}
 checksum/settings: {{ include "gpu-dev.settings" .root | sha256sum }}
 {{- if not .root.Values.postgres.auth.existingSecret }}
@@ -122,7 +122,7 @@ checksum/credentials: {{ include "gpu-dev.credentials" .root | sha256sum }}
 {{- end }}
 {{- end }}
 
-{{/* A service's account. Only who talks to the Kubernetes API gets a token, and says so in its pod. */}}
+{{/* A service account. Only pods that use the Kubernetes API mount its token. */}}
 {{- define "gpu-dev.service-account" -}}
 apiVersion: v1
 kind: ServiceAccount

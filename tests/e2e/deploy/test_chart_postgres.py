@@ -58,7 +58,7 @@ async def test_the_replica_follows_is_promoted_and_the_former_primary_comes_back
             assert timeline > 1, "a history of its own, so that nobody mistakes the former primary's for it"
 
         pods.spawn(PRIMARY)
-        assert "may hold what the present primary has not" in pods.ended(PRIMARY)
+        assert "may have data that the current primary lacks" in pods.ended(PRIMARY)
         install(serveFrom="replica", rebuildStandby=True)
         pods.start(PRIMARY)
         await _until_user(pods.database(PRIMARY), "grace")

@@ -66,15 +66,15 @@ REFUSED_BY_THE_SCHEMA = [
 """Each group is given at once: Helm tells all that is wrong."""
 
 REFUSED = {
-    "global.image.tag: latest": "global: the image tag latest means another image each time",
-    "postgres.image.tag: latest": "postgres: the image tag latest means another image each time",
-    "cloudProvider.name: aws": "cloudProvider.name is aws: cloudProvider.region must say which region",
+    "global.image.tag: latest": "global: the image tag latest is not allowed",
+    "postgres.image.tag: latest": "postgres: the image tag latest is not allowed",
+    "cloudProvider.name: aws": "cloudProvider.name is aws: set cloudProvider.region",
     "storage.createClass: true": "storage.createClass needs cloudProvider.name aws or gcp",
     "namespaces.workloads: gpu-controlplane": "must differ",
-    "postgres.enabled: false": "postgres.external.host must say where the database is",
-    "postgres.auth.username: replicator": "postgres and replicator have other work to do",
-    "postgres.auth.database: postgres": "postgres.auth.database: postgres is PostgreSQL's own",
-    "apiService.ingress.enabled: true": "apiService.ingress.host must say the name people use",
+    "postgres.enabled: false": "postgres.enabled is false: set postgres.external.host",
+    "postgres.auth.username: replicator": "postgres and replicator are reserved",
+    "postgres.auth.database: postgres": "postgres.auth.database: postgres is reserved by PostgreSQL",
+    "apiService.ingress.enabled: true": "apiService.ingress.enabled is true: set apiService.ingress.host",
 }
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# One backup into BACKUPS, whole or not at all; the oldest go when there are more than KEEP.
+# Writes one backup into BACKUPS, complete or not at all, and removes the oldest beyond KEEP.
 #
-# A dump in PostgreSQL's own format: consistent by itself, restored with restore.sh into any PostgreSQL 16 or newer.
+# The dump is consistent and in PostgreSQL's custom format; restore.sh restores it into any PostgreSQL 16 or newer.
 # Environment: PGHOST, PGPORT, PGUSER, PGDATABASE, PGPASSWORD, BACKUPS (folder), KEEP (how many).
 set -eu
 umask 077
@@ -9,10 +9,10 @@ umask 077
 name=gpudev-$(date -u +%Y%m%dT%H%M%SZ).dump
 half=$BACKUPS/$name.half
 
-# What an interrupted one left.
+# Left by an interrupted run.
 rm -f "$BACKUPS"/*.half
 pg_dump --format=custom --file="$half"
-# Reads the table of contents back: a dump that was cut off has none.
+# Reads the table of contents back: a truncated dump has none.
 pg_restore --list "$half" >/dev/null
 mv "$half" "$BACKUPS/$name"
 printf '%s\n' "backup: wrote $name ($(wc -c <"$BACKUPS/$name" | tr -d ' ') bytes)"

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Starts PostgreSQL in the role that the chart gives this pod, whatever it was before.
+# Starts PostgreSQL in the role that the chart gives this pod, whatever its previous role.
 #
-#   ROLE=primary   a new data folder is made; a replica's is promoted; a primary's is started
-#   ROLE=replica   a new data folder is copied from UPSTREAM; a replica's follows on; a primary's is left alone and the
-#                  start refused (it may hold what nobody else has) unless REBUILD=true
+#   ROLE=primary   creates a new data folder, promotes a replica's, or starts a primary's
+#   ROLE=replica   copies a new data folder from UPSTREAM, or follows with a replica's; stops with an error on a former
+#                  primary's (it may have data that the current primary lacks) unless REBUILD=true
 #
 # Environment: PGDATA, ROLE, UPSTREAM (host), POSTGRES_USER, POSTGRES_DB, POSTGRES_PASSWORD, REPLICATION_PASSWORD,
-# {API,PROCESSOR,RECONCILER}_PASSWORD (may be missing), SLOT (the replica's replication slot; empty: there is no replica), CONFIG (the folder with *.conf), SOCKETS (folder),
-# PGPORT. Whatever it does can be interrupted and done again. No secret is ever on a command line or in the log.
+# {API,PROCESSOR,RECONCILER}_PASSWORD (optional), SLOT (the replica's replication slot; empty: no replica), CONFIG (the folder
+# with *.conf), SOCKETS (folder), PGPORT. Every step can be interrupted and repeated. No secret is ever on a command line or
+# in the log.
 set -eu
 umask 077
 
@@ -31,40 +32,40 @@ start_primary() {
     if is_standby; then
         promote
     fi
-    roles_and_slot | alone
-    has_database || create_database | alone
-    say "serves as the primary"
+    roles_and_slot | single_user
+    has_database || create_database | single_user
+    say "serving as the primary"
     serve
 }
 
 make_cluster() {
-    say "makes a new database"
+    say "creating a new database"
     rm -rf "$half"
     initdb --pgdata="$half" --username=postgres --encoding=UTF8 --locale=C --data-checksums \
         --auth-local=trust --auth-host=reject --no-instructions >&2
     mv "$half" "$PGDATA"
 }
 
-# A standby becomes a primary, on a timeline of its own, once it has replayed all it has.
+# A standby becomes a primary on a new timeline, once it has replayed its WAL.
 promote() {
-    say "was a replica and is promoted"
+    say "promoting the replica"
     pg_ctl -D "$PGDATA" -o "$options -c listen_addresses= -c primary_conninfo=" -w -t 3600 start >&2
     pg_ctl -D "$PGDATA" -w -t 3600 promote >&2
     pg_ctl -D "$PGDATA" -w -m fast stop >&2
     if is_standby; then
-        fail "could not be promoted"
+        fail "promotion failed"
     fi
 }
 
-# Statements from standard input, one a line. Nobody else is there yet: whoever gets an answer over the network later
-# finds everything in place. A statement that fails is never logged, it may hold a password.
-alone() {
+# Runs statements from standard input, one per line, in single-user mode: network clients connect only after all of them are
+# done. A failed statement is never logged, because it may contain a password.
+single_user() {
     # shellcheck disable=SC2086
     postgres --single -D "$PGDATA" $options -c log_min_error_statement=panic postgres
 }
 
-# As the chart has them now: a password that was changed there is changed here. The services' user is no superuser, but
-# may look at the replication.
+# As in the chart's Secret, so that a changed password takes effect. The services' user is not a superuser, but may monitor
+# the replication.
 roles_and_slot() {
     create_role "\"$POSTGRES_USER\" LOGIN"
     printf '%s\n' "ALTER ROLE \"$POSTGRES_USER\" PASSWORD '$(in_sql "$POSTGRES_PASSWORD")'"
@@ -78,13 +79,13 @@ roles_and_slot() {
         printf '%s%s\n' "SELECT pg_create_physical_replication_slot('$SLOT', true)" \
             " WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$SLOT')"
     else
-        # One that nobody reads from would hold back the log.
+        # An unused slot would retain WAL.
         printf '%s%s\n' "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots" \
             " WHERE slot_type = 'physical' AND NOT active"
     fi
 }
 
-# What it may do, the migrations grant. Without a password there is no such role.
+# The migrations grant its permissions. Without a password the role is not created.
 service_role() { # name, password
     [ -n "$2" ] || return 0
     create_role "$1 LOGIN"
@@ -96,7 +97,7 @@ create_role() {
 }
 
 has_database() {
-    printf '%s\n' "SELECT datname FROM pg_database" | alone | grep -q "datname = \"$POSTGRES_DB\""
+    printf '%s\n' "SELECT datname FROM pg_database" | single_user | grep -q "datname = \"$POSTGRES_DB\""
 }
 
 create_database() { printf '%s\n' "CREATE DATABASE \"$POSTGRES_DB\" OWNER \"$POSTGRES_USER\""; }
@@ -106,25 +107,25 @@ create_database() { printf '%s\n' "CREATE DATABASE \"$POSTGRES_DB\" OWNER \"$POS
 start_replica() {
     if is_made && ! is_standby; then
         [ "${REBUILD:-false}" = true ] ||
-            fail "this folder was a primary's: it may hold what the present primary has not. Look at it first; then" \
-                "set postgres.rebuildStandby=true, and a copy of the present primary takes its place."
-        say "gives up a former primary's data, as postgres.rebuildStandby says"
+            fail "this folder was a primary's: it may have data that the current primary lacks. Examine it first; then" \
+                "set postgres.rebuildStandby=true to replace it with a copy of the current primary."
+        say "discarding a former primary's data (postgres.rebuildStandby)"
         rm -rf "$PGDATA"
     fi
     is_made || copy_upstream
-    # Each time: the address and the password may have changed.
+    # At every start, because the address and the password may have changed.
     printf "primary_conninfo = '%s'\nprimary_slot_name = '%s'\n" "$(in_config "$(upstream)")" "$SLOT" \
         >"$PGDATA/postgresql.auto.conf"
-    say "follows $UPSTREAM"
+    say "following $UPSTREAM"
     serve
 }
 
 copy_upstream() {
-    say "copies $UPSTREAM"
+    say "copying $UPSTREAM"
     export PGPASSWORD="$REPLICATION_PASSWORD"
     until rm -rf "$half" && pg_basebackup --pgdata="$half" --host="$UPSTREAM" --port="$PGPORT" --username=replicator \
         --no-password --wal-method=stream --slot="$SLOT" --checkpoint=fast >&2; do
-        say "$UPSTREAM cannot be copied yet"
+        say "$UPSTREAM cannot be copied yet; retrying"
         sleep "${RETRY_SECONDS:-3}"
     done
     unset PGPASSWORD
@@ -149,10 +150,10 @@ in_conninfo() { printf '%s' "$1" | sed 's/\\/\\\\/g' | sed "s/'/\\\\'/g"; }
 in_config() { printf '%s' "$1" | sed 's/\\/\\\\/g' | sed "s/'/''/g"; }
 
 mkdir -p "$(dirname "$PGDATA")"
-# Of an earlier container: process numbers mean nothing from one to the next.
+# Left by an earlier container, where process ids mean nothing.
 rm -f "$PGDATA/postmaster.pid"
 case $ROLE in
 primary) start_primary ;;
 replica) start_replica ;;
-*) fail "ROLE is '$ROLE'; it may be primary or replica" ;;
+*) fail "invalid ROLE '$ROLE' (expected primary or replica)" ;;
 esac

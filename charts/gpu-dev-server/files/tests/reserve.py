@@ -1,6 +1,6 @@
-"""`helm test`: a reservation as people make one, through the API, of the type that the chart names. It is cancelled
-whatever happens. Environment: the services' settings (for the key), GPU_DEV_API_URL, GPU_TYPE, PATIENCE (as --max-wait
-takes it)."""
+"""`helm test`: one reservation through the API, of the type that the chart names. It is always cancelled at the end.
+
+Environment: the services' settings (for the key), GPU_DEV_API_URL, GPU_TYPE, PATIENCE (the value of --max-wait)."""
 
 import json
 import os
@@ -30,9 +30,9 @@ def new_key() -> str:
 def reserve(folder: Path, key: str) -> None:
     public = folder / "id.pub"
     asyncssh.generate_private_key("ssh-ed25519").write_public_key(str(public))
-    ask = ["gpu-dev", "reserve", "--gpus", "0", "--type", os.environ["GPU_TYPE"], "--hours", "0.25", "--disk", "none"]
-    ask += ["--key", str(public), "--max-wait", os.environ["PATIENCE"], "--yes", "--json"]
-    done = run(*ask, GPU_DEV_API_KEY=key)
+    command = ["gpu-dev", "reserve", "--gpus", "0", "--type", os.environ["GPU_TYPE"], "--hours", "0.25", "--disk", "none"]
+    command += ["--key", str(public), "--max-wait", os.environ["PATIENCE"], "--yes", "--json"]
+    done = run(*command, GPU_DEV_API_KEY=key)
     if done.returncode:
         sys.exit(f"the reservation did not become a dev server: {done.stdout}{done.stderr}")
     job = json.loads(done.stdout)
