@@ -18,7 +18,7 @@ from uuid import uuid4
 from bench import disk_stays
 from bench.figures import report
 from gpudev.adapters.local.cloud import LocalCloud
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import SnapshotState
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpudev.adapters.aws.signed_request import SIGNATURE_LIFETIME, AcceptedRequest, SignedRequestPolicy
+from gpudev.adapters.aws.login import SIGNATURE_LIFETIME, AcceptedRequest, SignedRequestPolicy
 from gpudev.domain.access.login import NONCE_HEADER, SERVER_HEADER, STS_BODY, get_sts_endpoint
 from gpudev.domain.errors import Invalid, Unauthenticated
 from gpudev.ports.access import SignedRequest

@@ -9,8 +9,7 @@ import pytest
 
 from gpudev.adapters.postgres.database.cleanup import delete_old_rows
 from gpudev.adapters.postgres.reservations.personalization import insert_personalization
-from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
-from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
+from gpudev.adapters.postgres.reservations.reservation_store import PostgresMoves, PostgresReservations
 from gpudev.domain.cluster import Node
 from gpudev.domain.errors import Conflict
 from gpudev.domain.ids import ReservationId

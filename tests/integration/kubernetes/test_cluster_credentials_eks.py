@@ -14,8 +14,7 @@ import pytest
 from botocore.session import get_session
 from moto.server import ThreadedMotoServer
 
-from gpudev.adapters.kubernetes.client.cluster_credentials import choose_credential_source
-from gpudev.adapters.kubernetes.client.eks_token import EksCluster
+from gpudev.adapters.kubernetes.client.cluster_credentials import EksCluster, choose_credential_source
 from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import KubernetesSettings

@@ -14,9 +14,8 @@ import pytest
 from contracts.cloud_worlds import ours
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volumes import filesystem, snapshot_store, tree_copy
-from gpudev.adapters.local.volumes.contents import ContentsCounter
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
-from gpudev.adapters.local.volumes.tree_copy import CopyProgress
+from gpudev.adapters.local.volumes.tree_copy import ContentsCounter, CopyProgress
 from gpudev.adapters.local.volumes.volume_layout import VolumeOrSnapshot
 from gpudev.domain.disks.contents import Contents, DiskEntryKind
 from gpudev.domain.errors import ClusterError, Unavailable

@@ -15,7 +15,7 @@ from gpudev.adapters.local.volumes import filesystem, tree_walk
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.thread_jobs import open_directory
 from gpudev.adapters.local.volumes.tree_copy import CopyProgress, TreeCopy
-from gpudev.adapters.local.volumes.tree_removal import empty_folder, remove_folder
+from gpudev.adapters.local.volumes.tree_walk import empty_folder, remove_folder
 from support.local.local_world import IS_ROOT
 from support.paths import SUPPORT
 

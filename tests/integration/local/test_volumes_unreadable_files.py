@@ -16,7 +16,7 @@ import pytest
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, open_directory
 from gpudev.adapters.local.volumes.tree_copy import CopyProgress, TreeCopy
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from support.clock import ManualClock
 from support.local.local_world import IS_ROOT
 from support.local.volume_world import VolumeWorld

@@ -20,7 +20,7 @@ from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volumes import filesystem, snapshot_store, volume_store
 from gpudev.adapters.local.volumes.snapshot_store import LocalSnapshotStore
 from gpudev.adapters.local.volumes.thread_jobs import ThreadJob
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.adapters.local.volumes.volume_layout import LocalSnapshotRecord, LocalVolumeRecord, VolumeLayout
 from gpudev.adapters.local.volumes.volume_store import LocalVolumeStore
 from gpudev.ports.clock import SystemClock

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from contracts.cloud_worlds import LONG_AGO, CloudWorld, ours
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.servers.state_folder import ServerRecord, StateFolder
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.adapters.local.volumes.volume_layout import (
     LocalSnapshotRecord,
     LocalVolumeRecord,

@@ -8,7 +8,9 @@ import pytest
 from gpudev.adapters.key_pairs import KeyPair
 from gpudev.adapters.kubernetes.objects import labels
 from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory
-from gpudev.adapters.kubernetes.objects.home_volume import (
+from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
+from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys, build_secret_data, decode_secret_value
+from gpudev.adapters.kubernetes.objects.server_manifests import (
     build_home_claim,
     build_persistent_volume,
     choose_access_mode,
@@ -16,8 +18,6 @@ from gpudev.adapters.kubernetes.objects.home_volume import (
     find_volume_handle,
     volume_selector,
 )
-from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
-from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys, build_secret_data, decode_secret_value
 from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import HomeVolume, ServerSpec

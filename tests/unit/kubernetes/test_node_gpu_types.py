@@ -6,8 +6,7 @@ import pytest
 
 from gpudev.adapters.kubernetes.cache.object_records import to_node_record
 from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory, compute_share
-from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type_by_product
-from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
+from gpudev.adapters.kubernetes.observation.node_state import compute_node_states, find_gpu_type_by_product
 from gpudev.domain.cluster import Node, load_catalogue
 from support.kubernetes.objects import SETTINGS, Object, node, node_record, own_pod, pod, pod_record
 

@@ -9,8 +9,7 @@ import pytest
 
 from gpudev.adapters.kubernetes.cache.object_records import to_node_record, to_pod_record
 from gpudev.adapters.kubernetes.objects.compute_resources import parse_quantity
-from gpudev.adapters.kubernetes.observation.node_gpu_types import gpu_types_by_instance
-from gpudev.adapters.kubernetes.observation.node_state import NodeStates, compute_node_states
+from gpudev.adapters.kubernetes.observation.node_state import NodeStates, compute_node_states, gpu_types_by_instance
 from gpudev.domain.cluster import Node, load_catalogue
 from support.kubernetes.objects import SETTINGS, Object, ago, node, node_record, own_pod, pod, pod_record, ready_pod
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gpudev.adapters.key_pairs import KeyPair
 from gpudev.adapters.kubernetes.objects import labels, server_manifests
 from gpudev.adapters.kubernetes.objects.compute_resources import CpuMemory
-from gpudev.adapters.kubernetes.objects.home_volume import build_home_claim, build_persistent_volume
 from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
 from gpudev.adapters.kubernetes.objects.secret_files import ServerKeys
+from gpudev.adapters.kubernetes.objects.server_manifests import build_home_claim, build_persistent_volume
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 from gpudev.settings import KubernetesSettings
 from support.kubernetes.server_specs import server_spec

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudev.adapters.kubernetes.cache.store import Store
+from gpudev.adapters.kubernetes.cache.reflector import Store
 
 Object = dict[str, Any]
 

@@ -11,8 +11,7 @@ import asyncssh
 import pytest
 
 from gpudev.adapters.local.sshd.channel_session import signal_name
-from gpudev.adapters.local.sshd.port_forwarding import is_this_machine
-from gpudev.adapters.local.sshd.server import read_authorized_keys
+from gpudev.adapters.local.sshd.server import is_this_machine, read_authorized_keys
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, session_environment
 from gpudev.adapters.local.sshd.terminal import Attributes, with_modes
 from gpudev.adapters.local.sshd.terminal_messages import (

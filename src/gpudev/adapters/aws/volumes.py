@@ -10,8 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from gpudev.adapters.aws.client import AwsClient
-from gpudev.adapters.aws.errors import AwsRejected, AwsThrottled
+from gpudev.adapters.aws.client import AwsClient, AwsRejected, AwsThrottled
 from gpudev.adapters.aws.parsing import parse_snapshot, parse_volume
 from gpudev.adapters.aws.permissions import Action
 from gpudev.adapters.environment_tag import EnvironmentTag

@@ -6,19 +6,35 @@ resource, even when a tool has changed its labels or copied them to another one.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Any
-from uuid import UUID
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
-from gpudev.adapters.gcp import compute_operations
-from gpudev.adapters.gcp.client import DISK_LISTING, GcpClient, list_resources
-from gpudev.adapters.gcp.errors import GcpAlreadyExists, GcpConditionNotMet, GcpNotFound
+from gpudev.adapters.gcp.client import (
+    DISK_LISTING,
+    GcpAlreadyExists,
+    GcpClient,
+    GcpConditionNotMet,
+    GcpNotFound,
+    error_from_operation,
+    list_resources,
+)
 from gpudev.adapters.gcp.labels import labels_from_tags, update_labels
 from gpudev.adapters.gcp.permissions import Permission
-from gpudev.adapters.gcp.resources import DiskPath, SnapshotPath, find_disk_path, get_disk_path, get_snapshot_path
+from gpudev.adapters.gcp.resources import (
+    DiskPath,
+    SnapshotPath,
+    find_disk_path,
+    get_disk_path,
+    get_snapshot_path,
+    last_segment,
+)
+from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import TOKEN_TAG
 
+_T = TypeVar("_T")
+_OPERATION_KIND = "compute#operation"
 _CREATING_STATUSES = ("CREATING", "RESTORING")
 
 
@@ -74,10 +90,8 @@ class GcpDisks:
             disk.source_snapshot = str(get_snapshot_path(from_snapshot))
         request = self._new_message("InsertDiskRequest", project=path.project, zone=path.zone, disk_resource=disk)
         with contextlib.suppress(GcpAlreadyExists):  # another process created it; the caller waits for it
-            operation = await compute_operations.begin_operation(
-                self._client, Permission.CREATE_DISK, "Disks", "insert_unary", request
-            )
-            await compute_operations.await_operation(self._client, operation, Permission.CREATE_DISK)
+            operation = await begin_operation(self._client, Permission.CREATE_DISK, "Disks", "insert_unary", request)
+            await await_operation(self._client, operation, Permission.CREATE_DISK)
 
     async def _await_disk(self, path: DiskPath) -> Any:
         """It was created, so it will appear; "not found" does not mean that it is gone."""
@@ -86,7 +100,7 @@ class GcpDisks:
             disk = await self.find_disk(path)
             return None if disk is None or disk.status in _CREATING_STATUSES else disk
 
-        disk = await compute_operations.poll_until(self._client, find_ready, f"the disk {path.name} is not ready")
+        disk = await poll_until(self._client, find_ready, f"the disk {path.name} is not ready")
         if disk.status == "FAILED":  # its creation failed: it has no files, and nothing would ever search for it
             await self.remove_disk(path)
             raise ClusterError(f"GCP could not create the disk {path.name}")
@@ -104,8 +118,8 @@ class GcpDisks:
             disks_resize_request_resource=self._new_message("DisksResizeRequest", size_gb=size_gb),
         )
         permission = Permission.RESIZE_DISK
-        operation = await compute_operations.begin_operation(self._client, permission, "Disks", "resize_unary", request)
-        await compute_operations.await_operation(self._client, operation, permission)
+        operation = await begin_operation(self._client, permission, "Disks", "resize_unary", request)
+        await await_operation(self._client, operation, permission)
         return await self.get_disk(path)
 
     async def tag_disk(self, path: DiskPath, tags: Mapping[str, str]) -> None:
@@ -133,10 +147,8 @@ class GcpDisks:
             ),
         )
         permission = Permission.LABEL_DISK
-        operation = await compute_operations.begin_operation(
-            self._client, permission, "Disks", "set_labels_unary", request
-        )
-        await compute_operations.await_operation(self._client, operation, permission)
+        operation = await begin_operation(self._client, permission, "Disks", "set_labels_unary", request)
+        await await_operation(self._client, operation, permission)
 
     async def remove_disk(self, path: DiskPath) -> None:
         request = self._new_message("DeleteDiskRequest", project=path.project, zone=path.zone, disk=path.name)
@@ -172,19 +184,17 @@ class GcpDisks:
         )
         operation = None
         with contextlib.suppress(GcpAlreadyExists):  # another process created it
-            operation = await compute_operations.begin_operation(
+            operation = await begin_operation(
                 self._client, Permission.SNAPSHOT_DISK, "Disks", "create_snapshot_unary", request
             )
 
         async def find_created() -> Any | None:
             snapshot = await self.find_snapshot(path)
             if snapshot is None and operation is not None:
-                await compute_operations.check_not_failed(self._client, operation, Permission.SNAPSHOT_DISK)
+                await check_not_failed(self._client, operation, Permission.SNAPSHOT_DISK)
             return snapshot
 
-        return await compute_operations.poll_until(
-            self._client, find_created, f"the snapshot {path.name} does not exist yet"
-        )
+        return await poll_until(self._client, find_created, f"the snapshot {path.name} does not exist yet")
 
     async def remove_snapshot(self, path: SnapshotPath) -> None:
         request = self._new_message("DeleteSnapshotRequest", project=path.project, snapshot=path.name)
@@ -192,10 +202,70 @@ class GcpDisks:
 
     async def _delete_resource(self, permission: Permission, client: str, request: Any) -> None:
         with contextlib.suppress(GcpNotFound):  # it is gone already
-            operation = await compute_operations.begin_operation(
-                self._client, permission, client, "delete_unary", request
-            )
-            await compute_operations.await_operation(self._client, operation, permission)
+            operation = await begin_operation(self._client, permission, client, "delete_unary", request)
+            await await_operation(self._client, operation, permission)
 
     def _new_message(self, kind: str, /, **fields: Any) -> Any:
         return getattr(self._client.messages, kind)(**fields)
+
+
+# Operations of the Compute API. A change continues after the response to its request.
+
+
+async def begin_operation(gcp: GcpClient, permission: Permission, client: str, method: str, request: Any) -> Any:
+    """All attempts of one call have one request id, so GCP executes it once. Another call has another id, because for a
+    known id GCP returns the old result, also a failure. Between calls, unique names prevent a second creation."""
+    request.request_id = str(uuid4())
+    return await gcp.call(permission, getattr(gcp.service_client(client), method), request, _OPERATION_KIND)
+
+
+async def await_operation(gcp: GcpClient, operation: Any, permission: Permission) -> None:
+    """Wait until it is done. Raises its error."""
+
+    async def is_done() -> bool | None:
+        nonlocal operation
+        if operation.status != gcp.messages.Operation.Status.DONE:
+            operation = await get_operation(gcp, operation)
+        return True if operation.status == gcp.messages.Operation.Status.DONE else None
+
+    await poll_until(gcp, is_done, f"{permission} is not finished")
+    failure = error_from_operation(operation, permission)
+    if failure is not None:
+        raise failure
+
+
+async def check_not_failed(gcp: GcpClient, operation: Any, permission: Permission) -> None:
+    """Raises the error of a failed operation; it may still be running."""
+    operation = await get_operation(gcp, operation)
+    failure = error_from_operation(operation, permission)
+    if failure is not None:
+        raise failure
+
+
+async def get_operation(gcp: GcpClient, operation: Any) -> Any:
+    if operation.zone:
+        request = gcp.messages.GetZoneOperationRequest(
+            project=gcp.project, zone=last_segment(operation.zone), operation=operation.name
+        )
+        permission, client = Permission.GET_ZONE_OPERATION, "ZoneOperations"
+    else:
+        request = gcp.messages.GetGlobalOperationRequest(project=gcp.project, operation=operation.name)
+        permission, client = Permission.GET_GLOBAL_OPERATION, "GlobalOperations"
+    try:
+        return await gcp.call(permission, gcp.service_client(client).get, request, _OPERATION_KIND)
+    except GcpNotFound as error:
+        raise Unavailable(f"GCP operation {operation.name} not found; its result is unknown") from error
+
+
+async def poll_until(gcp: GcpClient, poll: Callable[[], Awaitable[_T | None]], problem: str) -> _T:
+    """Poll at growing intervals until the result is not None. `problem`: what the error says after a timeout."""
+    pauses = growing_pauses(gcp.pace.poll_every, gcp.pace.slowest_poll, factor=1.5)
+    patience = gcp.pace.operation_patience
+    try:
+        async with asyncio.timeout(patience.total_seconds()):
+            while (result := await poll()) is None:
+                pause = next(pauses)
+                await asyncio.sleep(pause.total_seconds())
+            return result
+    except TimeoutError as error:
+        raise Unavailable(f"GCP: {problem} after {patience}; try again later") from error

@@ -30,8 +30,13 @@ from gpudev.adapters.kubernetes.objects.pod_manifest import (
     StorageClaims,
 )
 from gpudev.adapters.kubernetes.observation.home_contents import find_home_contents
-from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type, gpu_types_by_instance
-from gpudev.adapters.kubernetes.observation.node_state import NodeStates, compute_node_state, sum_daemon_requests
+from gpudev.adapters.kubernetes.observation.node_state import (
+    NodeStates,
+    compute_node_state,
+    find_gpu_type,
+    gpu_types_by_instance,
+    sum_daemon_requests,
+)
 from gpudev.adapters.kubernetes.observation.pod_failures import (
     find_pod_failure,
     find_rejecting_component,

@@ -18,7 +18,7 @@ import structlog
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.adapters.local.volumes.snapshot_store import LocalSnapshotStore, pending_snapshot_ids
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, translate_errors
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.adapters.local.volumes.volume_layout import (
     LocalSnapshotRecord,
     LocalVolumeRecord,

@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 
 from gpudev.adapters.postgres.access.audit_log import PostgresAuditLog
-from gpudev.adapters.postgres.access.invitations import PostgresInvitations, PostgresUsedTokens
-from gpudev.adapters.postgres.access.login import PostgresAccounts, PostgresNonces
+from gpudev.adapters.postgres.access.login import (
+    PostgresAccounts,
+    PostgresInvitations,
+    PostgresNonces,
+    PostgresUsedTokens,
+)
 from gpudev.adapters.postgres.access.users import PostgresUserAdministration, PostgresUsers
 from gpudev.adapters.postgres.cluster.gpu_types import PostgresAvailability, PostgresCatalogue
 from gpudev.adapters.postgres.cluster.nodes import PostgresCordons, PostgresNodes
@@ -14,14 +18,12 @@ from gpudev.adapters.postgres.disks.attachments import PostgresAttachments, Post
 from gpudev.adapters.postgres.disks.operations import PostgresDiskOperations
 from gpudev.adapters.postgres.disks.records import PostgresDiskRecords, PostgresUnlinkedDisks
 from gpudev.adapters.postgres.disks.views import PostgresDiskLocations, PostgresDiskViews
-from gpudev.adapters.postgres.queue.estimates import PostgresEstimates, PostgresQueuePlans
+from gpudev.adapters.postgres.queue.estimates import PostgresEstimates, PostgresPlanningRecords, PostgresQueuePlans
 from gpudev.adapters.postgres.queue.message_queue import PostgresMessageQueue
-from gpudev.adapters.postgres.queue.planning_records import PostgresPlanningRecords
 from gpudev.adapters.postgres.reservations.notifications import PostgresNotifications
 from gpudev.adapters.postgres.reservations.personalization import PostgresPersonalizations
-from gpudev.adapters.postgres.reservations.reservation_moves import PostgresMoves
 from gpudev.adapters.postgres.reservations.reservation_rows import fail_reservation
-from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations, UnreleasedCache
+from gpudev.adapters.postgres.reservations.reservation_store import PostgresMoves, PostgresReservations, UnreleasedCache
 from gpudev.adapters.postgres.sessions.addons import PostgresAddons
 from gpudev.adapters.postgres.sessions.proxy_tokens import PostgresProxyTokens
 from gpudev.settings import Settings

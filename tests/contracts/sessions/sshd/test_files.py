@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudev.adapters.local.sshd.sftp import find_sftp_server
+from gpudev.adapters.local.sshd.channel_session import find_sftp_server
 from gpudev.adapters.local.sshd.sshd_config import USUAL_SFTP_SERVERS
 from support.ssh.sshd_process import Server, StartServer, children_of, eventually
 

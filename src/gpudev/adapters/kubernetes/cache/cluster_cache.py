@@ -28,8 +28,7 @@ from gpudev.adapters.kubernetes.cache.object_records import (
     to_pod_record,
     to_service_record,
 )
-from gpudev.adapters.kubernetes.cache.reflector import Reflector
-from gpudev.adapters.kubernetes.cache.store import Store
+from gpudev.adapters.kubernetes.cache.reflector import Reflector, Store
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.client.resource_kinds import (
     NODE,

@@ -1,4 +1,4 @@
-"""State of nodes, from records of nodes and pods. Pure.
+"""State and GPU type of nodes, from records of nodes and pods. Pure.
 
 A node's units are what it has for pods: its allocatable GPUs, or the user slots of a CPU node. Every pod that is bound
 to the node and has not ended is subtracted, also while it still pulls its image or is being deleted. Foreign pods count
@@ -10,6 +10,8 @@ so counting the pod too would count it twice. An orphan of ours (a pod whose res
 `ServerState.node_shares` instead; the planning loop, which knows the rows, counts it as used until it is gone.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +22,6 @@ from gpudev.adapters.kubernetes.objects.compute_resources import (
     catalogue_resources,
     compute_share,
 )
-from gpudev.adapters.kubernetes.observation.node_gpu_types import find_gpu_type, gpu_types_by_instance
 from gpudev.domain.cluster import Catalogue, GpuType, Node
 from gpudev.settings import KubernetesSettings
 
@@ -113,3 +114,65 @@ def _excess_requests(requests: ResourceRequests, unit_share: CpuMemory) -> Resou
         cpu_millis=max(0, requests.cpu_millis - units * unit_share.cpu_millis),
         memory_mib=max(0, requests.memory_mib - units * unit_share.memory_mib),
     )
+
+
+# GPU type of a node. Our own label decides. Without it, the node's instance type decides through the catalogue. Without
+# that, the name of its GPUs in labels of NVIDIA's feature discovery, Google's node pools or Karpenter decides.
+#
+# MIG slices and time-shared GPUs have no GPU type, whatever the machine is. Only our own label, which an operator sets
+# on purpose, gives them one.
+
+
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+def find_gpu_type(
+    record: NodeRecord, catalogue: Catalogue, by_instance: Mapping[str, GpuType], label: str
+) -> GpuType | str:
+    """Its GPU type, or the reason why it has none. An invalid label is not overruled: an operator set it on purpose."""
+    if record.type_label is not None:
+        known = catalogue.get(record.type_label) or catalogue.get(record.type_label.lower())
+        return known or f"no GPU type named {record.type_label!r} (its label {label})"
+    product = record.product
+    if product is not None and (sharing := _describe_sharing(product)) is not None:
+        return f"its GPUs are {sharing} ({product}); set the label {label} to offer them anyway"
+    if record.instance_type is not None and record.instance_type in by_instance:
+        return by_instance[record.instance_type]
+    if product is not None:
+        known = find_gpu_type_by_product(product, catalogue.values())
+        return known or f"no GPU type matches its GPU {product}, and it has no label {label}"
+    if record.instance_type is None:
+        return f"it has neither a label {label} nor an instance type"
+    return f"no GPU type has its instance type {record.instance_type}"
+
+
+def gpu_types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
+    """Omits an instance type that several GPU types share, unless exactly one of them is active. Also omits CPU types:
+    the control plane's nodes have such instance types too, and only a label marks a node as one for users."""
+    sharing: defaultdict[str, list[GpuType]] = defaultdict(list)
+    for gpu_type in catalogue.values():
+        sharing[gpu_type.instance_type].append(gpu_type)
+    chosen = ([one for one in types if one.is_active] or types for types in sharing.values())
+    return {types[0].instance_type: types[0] for types in chosen if len(types) == 1 and not types[0].is_cpu}
+
+
+def find_gpu_type_by_product(product: str, types: Iterable[GpuType]) -> GpuType | None:
+    """The type whose name's words are all in the product's name ("NVIDIA-A100-SXM4-80GB"); of several, the one with the
+    most words. None: no type matches, or two match equally well."""
+    words = _words(product)
+    matching = [one for one in types if not one.is_cpu and _words(one.name) <= words]
+    matching = [one for one in matching if one.is_active] or matching
+    most = max((len(_words(one.name)) for one in matching), default=0)
+    best = [one for one in matching if len(_words(one.name)) == most]
+    return best[0] if len(best) == 1 else None
+
+
+def _describe_sharing(product: str) -> str | None:
+    words = _words(product)
+    if "mig" in words:
+        return "MIG slices"
+    return "time-shared" if "shared" in words else None
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))

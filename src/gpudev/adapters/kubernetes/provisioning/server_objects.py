@@ -31,7 +31,10 @@ from gpudev.adapters.kubernetes.client.resource_kinds import (
     get_kind,
 )
 from gpudev.adapters.kubernetes.objects import labels, server_manifests
-from gpudev.adapters.kubernetes.objects.home_volume import (
+from gpudev.adapters.kubernetes.objects.labels import reservation_selector
+from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
+from gpudev.adapters.kubernetes.objects.secret_files import HOST_KEY, HOSTS, MESH_KEY, ServerKeys, decode_secret_value
+from gpudev.adapters.kubernetes.objects.server_manifests import (
     build_home_claim,
     build_persistent_volume,
     choose_access_mode,
@@ -39,9 +42,6 @@ from gpudev.adapters.kubernetes.objects.home_volume import (
     find_volume_handle,
     volume_selector,
 )
-from gpudev.adapters.kubernetes.objects.labels import reservation_selector
-from gpudev.adapters.kubernetes.objects.pod_manifest import MemberPlacement, StorageClaims, build_pod
-from gpudev.adapters.kubernetes.objects.secret_files import HOST_KEY, HOSTS, MESH_KEY, ServerKeys, decode_secret_value
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.ports.cluster import HomeVolume, ServerSpec

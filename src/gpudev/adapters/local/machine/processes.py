@@ -4,6 +4,7 @@ A process is identified by its pid, its start time and the boot in which it star
 knows what the processes do. On systems other than Linux psutil answers; this is not tested on macOS.
 """
 
+import asyncio
 import ctypes
 import functools
 import os
@@ -195,3 +196,41 @@ def _start_by_psutil(pid: int) -> str | None:
         return None if started is None or process.status() == psutil.STATUS_ZOMBIE else f"{started:.3f}"
     except psutil.Error:
         return None
+
+
+# Waiting on the event loop for the end of a process: by pidfd where the kernel has it, else by polling.
+
+
+POLL_S = 0.1
+
+
+async def wait_until_ended(process: ProcessIdentity | None) -> None:
+    if process is None:
+        return
+    try:
+        pidfd = open_pidfd(process)
+    except ProcessLookupError:
+        return
+    if pidfd is None:
+        while not has_ended(process, None):  # noqa: ASYNC110 - the kernel sends no event
+            await asyncio.sleep(POLL_S)
+        return
+    try:
+        await wait_until_readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+async def wait_until_readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def resolve() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(fd, resolve)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(fd)

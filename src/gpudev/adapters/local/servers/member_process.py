@@ -10,7 +10,6 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gpudev.adapters.local.machine.process_exit import wait_until_ended
 from gpudev.adapters.local.machine.processes import (
     ProcessIdentity,
     boot_id,
@@ -19,6 +18,7 @@ from gpudev.adapters.local.machine.processes import (
     is_alive,
     open_pidfd,
     send_signal,
+    wait_until_ended,
 )
 from gpudev.adapters.local.servers.pid1_reports import Pid1Report
 from gpudev.adapters.local.servers.state_folder import MemberExit, MemberFolder

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpudev.adapters.local.machine.isolation import IsolationMode, IsolationResult
-from gpudev.adapters.local.machine.process_exit import wait_until_ended
-from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
+from gpudev.adapters.local.machine.processes import ProcessIdentity, identify, wait_until_ended
 from gpudev.domain.errors import ClusterError, Unavailable
 
 _ANSWER_TIMEOUT_S = 20.0

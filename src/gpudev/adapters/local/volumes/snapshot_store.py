@@ -12,13 +12,11 @@ from pathlib import Path
 
 import structlog
 
-from gpudev.adapters.local.volumes.contents import ContentsCounter
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import filesystem_type, sync_filesystem
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, open_directory, translate_errors
-from gpudev.adapters.local.volumes.tree_copy import CopyMethod, CopyProgress, EarlierCopy, TreeCopy
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
-from gpudev.adapters.local.volumes.tree_walk import ensure_passable
+from gpudev.adapters.local.volumes.tree_copy import ContentsCounter, CopyMethod, CopyProgress, EarlierCopy, TreeCopy
+from gpudev.adapters.local.volumes.tree_walk import ensure_passable, remove_folder
 from gpudev.adapters.local.volumes.volume_layout import (
     LocalSnapshotRecord,
     VolumeBusy,

@@ -30,7 +30,7 @@ from uuid import UUID
 
 from gpudev.adapters.atomic_write import write_atomically
 from gpudev.adapters.local.volumes.filesystem import sync_folder
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 

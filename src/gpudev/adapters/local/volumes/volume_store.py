@@ -17,7 +17,7 @@ from gpudev.adapters.local.volumes.filesystem import sync_filesystem
 from gpudev.adapters.local.volumes.snapshot_store import pending_snapshot_ids
 from gpudev.adapters.local.volumes.thread_jobs import JobStopped, ThreadJob, open_directory, translate_errors
 from gpudev.adapters.local.volumes.tree_copy import TreeCopy
-from gpudev.adapters.local.volumes.tree_removal import remove_folder
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.adapters.local.volumes.volume_layout import (
     LocalVolumeRecord,
     VolumeBusy,

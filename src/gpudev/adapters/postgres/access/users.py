@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.database.row_values import from_row
+from gpudev.adapters.postgres.database.pool import Connection, Pool, from_row
 from gpudev.domain.access.users import ApiKey, FairShareUsage, IssuedKey, Role, User, check_username
 from gpudev.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from gpudev.domain.ids import UserId

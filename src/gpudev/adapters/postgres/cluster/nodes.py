@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from gpudev.adapters.postgres.database.leases import check_epoch
-from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.database.row_values import from_row
+from gpudev.adapters.postgres.database.pool import Connection, Pool, from_row
 from gpudev.domain.cluster import Cordon, Node
 from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import ReservationId

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: pool, JSON codecs, and translation of errors.
+"""Connections to PostgreSQL: pool, JSON codecs, translation of errors, and rows as values.
 
 Rules of use: one `acquire` per store call, never held while waiting for anything else, and never two at once in one
 task (a pool that is exhausted by nested acquires waits for itself).
@@ -9,7 +9,9 @@ from __future__ import annotations  # asyncpg's classes take parameters for the 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeAlias
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
 import orjson
@@ -18,6 +20,10 @@ from asyncpg.pool import PoolConnectionProxy
 from gpudev.domain.errors import Unavailable
 from gpudev.settings import DatabaseSettings
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_T = TypeVar("_T", bound="DataclassInstance")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 UNREACHABLE = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, TimeoutError)
 """Raised by asyncpg when the server cannot be reached, or is lost during a call."""
@@ -149,3 +155,14 @@ def _connect_arguments(database: DatabaseSettings) -> dict[str, Any]:
 
 
 _dump_json: Callable[[Any], str] = lambda value: orjson.dumps(value).decode()  # noqa: E731
+
+
+def from_row(kind: type[_T], row: asyncpg.Record, /, **converted: Any) -> _T:
+    """Takes each field from the column of the same name. `converted`: fields that are not simply a column."""
+    same = {name: row[name] for name in _same_columns(kind, tuple(converted))}
+    return kind(**same, **converted)
+
+
+@cache
+def _same_columns(kind: type[DataclassInstance], converted: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name not in converted)

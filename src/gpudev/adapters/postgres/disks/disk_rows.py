@@ -4,7 +4,7 @@ from typing import Any
 
 import asyncpg
 
-from gpudev.adapters.postgres.database.row_values import from_row
+from gpudev.adapters.postgres.database.pool import from_row
 from gpudev.domain.disks.operations import (
     DiskState,
     Operation,

@@ -12,8 +12,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from gpudev.adapters.postgres.database.pool import Connection, Pool
-from gpudev.adapters.postgres.database.row_values import from_row
+from gpudev.adapters.postgres.database.pool import Connection, Pool, from_row
 from gpudev.adapters.postgres.disks import disk_rows
 from gpudev.domain.disks.operations import DiskState
 from gpudev.domain.ids import UserId, new_disk_id

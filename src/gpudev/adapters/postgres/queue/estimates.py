@@ -1,4 +1,4 @@
-"""Estimates and their outcomes, usage samples, and published plans, on PostgreSQL.
+"""Estimates and their outcomes, usage samples, published plans and planning records, on PostgreSQL.
 
 Forecasts learn from the outcomes of estimates, and operators' reports use them.
 """
@@ -17,6 +17,7 @@ from gpudev.adapters.postgres.database.pool import Connection, Pool
 from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import (
+    PLANNING_LEASE,
     DelayCause,
     Estimate,
     EstimateOutcome,
@@ -27,6 +28,7 @@ from gpudev.domain.queue import (
     UsageSample,
 )
 from gpudev.ports.leases import Lease
+from gpudev.ports.queue import PlanningRecords
 
 
 class PostgresEstimates:
@@ -289,3 +291,66 @@ def _pack_interval(span: TimeInterval | None, since: datetime) -> list[int | Non
 
 def _unpack_interval(parts: list[int] | None, since: datetime) -> TimeInterval | None:
     return None if parts is None else TimeInterval(*(since + part * _MICROSECOND for part in parts))
+
+
+# Planning records: which requests the planner examined, and which orphans it found. Examined requests are one small
+# write from time to time, however many wait.
+
+
+_MAX_PAUSE = timedelta(minutes=1)
+
+
+class PostgresPlanningRecords:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def record_examined(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
+        async with self._pool.transaction() as connection:
+            holds_lease = await connection.fetchval(
+                """
+                UPDATE leases
+                SET looked_at = $4,
+                    looking_since = CASE WHEN looked_at > $4::timestamptz - $5::interval THEN looking_since ELSE $4 END
+                WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING true
+                """,
+                lease.name,
+                lease.holder,
+                lease.epoch,
+                now,
+                _MAX_PAUSE,
+            )
+            if holds_lease:
+                await connection.executemany(
+                    """
+                    INSERT INTO queue_looks (gpu_type, looked_at, seqs) VALUES ($1, $2, $3)
+                    ON CONFLICT (gpu_type) DO UPDATE SET looked_at = EXCLUDED.looked_at, seqs = EXCLUDED.seqs
+                    """,
+                    [(gpu_type, now, list(seqs)) for gpu_type, seqs in by_type.items()],
+                )
+
+    async def load_orphans(self) -> Mapping[ReservationId, datetime]:
+        async with self._pool.acquire() as connection:
+            found = await connection.fetch("SELECT reservation_id, first_seen FROM orphans_seen")
+        return {ReservationId(row["reservation_id"]): row["first_seen"] for row in found}
+
+    async def save_orphans(self, first_observed: Mapping[ReservationId, datetime]) -> None:
+        async with self._pool.transaction() as connection:
+            await connection.execute(
+                "DELETE FROM orphans_seen WHERE reservation_id <> ALL($1::uuid[])", list(first_observed)
+            )
+            await connection.executemany(
+                "INSERT INTO orphans_seen (reservation_id, first_seen) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                list(first_observed.items()),
+            )
+
+    async def load_planning_records(self) -> PlanningRecords:
+        async with self._pool.acquire() as connection:
+            planner = await connection.fetchrow(
+                "SELECT looked_at, looking_since FROM leases WHERE name = $1 AND expires_at > clock_timestamp()",
+                PLANNING_LEASE,
+            )
+            found = await connection.fetch("SELECT gpu_type, looked_at, seqs FROM queue_looks")
+        by_type = {row["gpu_type"]: (row["looked_at"], frozenset(row["seqs"])) for row in found}
+        if planner is None:
+            return PlanningRecords(None, None, by_type)
+        return PlanningRecords(planner["looked_at"], planner["looking_since"], by_type)

@@ -11,8 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from gpudev.adapters.postgres.database.pool import Connection
-from gpudev.adapters.postgres.database.row_values import from_row
+from gpudev.adapters.postgres.database.pool import Connection, from_row
 from gpudev.adapters.postgres.queue.message_queue import send_dead_letter
 from gpudev.adapters.postgres.reservations.personalization import delete_personalizations
 from gpudev.domain.cluster import NodeShare
