@@ -25,7 +25,7 @@ from gpudev.domain.notifications import Notification, NotificationKind, Recipien
 log = structlog.get_logger(__name__)
 
 _DIGEST_LENGTH = 8
-"""Too short to recover a password from, long enough to tell a few URLs apart."""
+"""Too short to recover a password from, long enough to distinguish a few URLs."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 _STATUS = re.compile(r"error=(\d{3})\b")
 _NOTIFY_TYPES = {
@@ -132,7 +132,7 @@ def _url_kind(url: str) -> str:
 
 
 def _describe_url(url: str) -> str:
-    """Its kind, and the host for kinds that have one; for the others a token stands in the host's place."""
+    """Its kind, and the host for kinds that have one; others have a token in place of the host."""
     kind = _url_kind(url)
     if not kind.startswith(("json", "xml", "form", "mailto")):
         return kind

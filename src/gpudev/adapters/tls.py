@@ -177,5 +177,5 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _no_password() -> str:
-    """Without it an encrypted key would ask for its password on a terminal, and block."""
+    """Without it an encrypted key would prompt for its password on a terminal, and block."""
     return ""

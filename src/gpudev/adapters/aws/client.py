@@ -1,6 +1,6 @@
 """Calls to AWS: signed, retried, with a deadline and mapped errors; listings page by page.
 
-The AWS library retries in its adaptive mode: it slows down by itself when AWS throttles it. This module does not know
+The AWS library retries in its adaptive mode: it slows down when AWS throttles it. This module does not know
 what the actions mean.
 """
 
@@ -206,7 +206,7 @@ class AwsRejected(ClusterError):
 
     @property
     def is_not_found(self) -> bool:
-        """The resource does not exist, or its id is malformed. (Other codes say that a filter or a token is.)"""
+        """The resource does not exist, or its id is malformed. (Codes for malformed filters and tokens differ.)"""
         return self.aws_code in _NOT_FOUND_CODES
 
     @property

@@ -129,7 +129,7 @@ class AwsInventory:
         return found
 
     async def snapshots(self) -> list[Snapshot]:
-        """One listing of the whole account: asking by volume would take one request per 200 volumes."""
+        """Lists the whole account: listing by volume would take one request per 200 volumes."""
         listing, self._volume_listing = self._volume_listing, None
         found: dict[str, Snapshot] = {}
         parameters = {"OwnerIds": ["self"], "MaxResults": _PAGE_SIZE}

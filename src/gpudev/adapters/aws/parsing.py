@@ -1,8 +1,8 @@
 """Parsing of AWS responses: volumes, snapshots and node groups as values of the port.
 
 Every response is checked to be AWS's before the library parses it. The two long listings are parsed here, because the
-library takes 0.2 ms for each volume or snapshot: for tens of thousands that is most of a reconcile run, and blocks
-everything else meanwhile. Only the fields that we use are read, into the same form. The rest of the response is left to
+library takes 0.2 ms per volume or snapshot: for tens of thousands that is most of a reconcile run, and blocks
+everything else. Only the fields that we use are read, into the same form. The rest of the response is left to
 the library.
 """
 
@@ -80,7 +80,7 @@ def _parse_volume(fields: Mapping[str, Any]) -> Volume | None:
 
 def _failure_reason(fields: Mapping[str, Any]) -> str | None:
     """The files of a failed volume are lost, and it cannot be attached. None: it has not failed."""
-    return f"AWS says that volume {fields['VolumeId']} has failed" if fields.get("State") == _FAILED else None
+    return f"volume {fields['VolumeId']} has failed in AWS" if fields.get("State") == _FAILED else None
 
 
 def _parse_snapshot(fields: Mapping[str, Any]) -> Snapshot:

@@ -46,7 +46,7 @@ RECONCILE_DISKS = frozenset({Action.DESCRIBE_VOLUMES, Action.DESCRIBE_SNAPSHOTS}
 """`gpu-dev-server reconcile disks` and `report orphans`."""
 
 DISK_OPERATIONS = frozenset(action for action in Action if action.service == "ec2")
-"""Creation, growth, copies and removal of disks: for the processor, and for `expire`, which stands in for it."""
+"""Creation, growth, copies and removal of disks: for the processor, and for `expire`, which replaces it."""
 
 NODE_OPERATIONS = frozenset({Action.DESCRIBE_GROUPS, Action.DESCRIBE_REFRESHES, Action.START_REFRESH})
 """`gpu-dev-server nodes groups` and `nodes refresh`."""

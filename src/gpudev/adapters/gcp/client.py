@@ -271,7 +271,7 @@ def _check_complete(warning: Any, scope: str, listing: GcpListing) -> None:
 
 
 class GcpNotFound(ClusterError):
-    """The cloud says definitely that the resource does not exist."""
+    """The cloud confirms that the resource does not exist."""
 
 
 class GcpAlreadyExists(ClusterError):

@@ -26,9 +26,9 @@ _SNAPSHOT_STATES = {
     "DELETING": SnapshotState.ERROR,
 }
 _BUSY_REASONS = {
-    "DELETING": "GCP is removing the disk",
-    "FAILED": "GCP says that the disk has failed",
-    "UNAVAILABLE": "GCP says that the disk cannot be used at the moment",
+    "DELETING": "GCP is deleting the disk",
+    "FAILED": "the disk has failed in GCP",
+    "UNAVAILABLE": "GCP reports that the disk is unavailable",
 }
 
 

@@ -130,7 +130,7 @@ class GcpDisks:
                 return
             try:
                 await self._set_labels(path, labels, disk.label_fingerprint)
-            except GcpConditionNotMet:  # they were changed meanwhile, and that change must stay
+            except GcpConditionNotMet:  # a concurrent change, which must be kept
                 await asyncio.sleep(self._client.retry_delay(attempt))
             else:
                 return
@@ -258,7 +258,7 @@ async def get_operation(gcp: GcpClient, operation: Any) -> Any:
 
 
 async def poll_until(gcp: GcpClient, poll: Callable[[], Awaitable[_T | None]], problem: str) -> _T:
-    """Poll at growing intervals until the result is not None. `problem`: what the error says after a timeout."""
+    """Poll at growing intervals until the result is not None. `problem`: the error's text after a timeout."""
     pauses = growing_pauses(gcp.pace.poll_every, gcp.pace.slowest_poll, factor=1.5)
     patience = gcp.pace.operation_patience
     try:

@@ -1,8 +1,8 @@
 """Kubernetes implementation of the Cluster port: dev servers are pods.
 
 It acts and reports; the planner has decided who gets what. Observations come from the cache only; a cache that is too
-old raises Unavailable. What must be certain (that an object is gone, whose it is) is read from the API server itself.
-One lock per reservation keeps launch and teardown apart.
+old raises Unavailable. What must be certain (that an object is gone, which reservation owns it) is read from the API
+server. One lock per reservation keeps launch and teardown apart.
 """
 
 import asyncio
@@ -305,7 +305,7 @@ class KubernetesCluster:
         raise ClusterError(f"the cluster rejected the placement: {reason}")
 
     def _choose_placement(self, spec: ServerSpec, share: NodeShare) -> MemberPlacement:
-        """Its part of the node's resources: of what the node reports, else of what the catalogue says."""
+        """Its part of the node's resources: from the node's report, else from the catalogue."""
         node, gpu_type = self._cache.nodes.get(share.node), self._catalogue.get(spec.gpu_type)
         available = (node.allocatable if node is not None else None) or (
             catalogue_resources(gpu_type) if gpu_type else None

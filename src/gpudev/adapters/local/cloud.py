@@ -105,7 +105,7 @@ class LocalCloud:
         return record.to_snapshot(snapshot_id)
 
     async def find_snapshot_record(self, snapshot_id: str) -> LocalSnapshotRecord | None:
-        """The record says how the snapshot was made, what was left out and why it failed."""
+        """The record contains how the snapshot was made, what was left out and why it failed."""
         return await asyncio.to_thread(self._snapshots.find_snapshot_record, snapshot_id)
 
     async def snapshot_contents(self, snapshot_id: str) -> Contents:
@@ -152,7 +152,7 @@ class LocalCloud:
         record = await asyncio.to_thread(self._snapshots.begin_snapshot, snapshot_id, desired)
         if record.state is SnapshotState.PENDING:
             self._pending.setdefault(volume_id, set()).add(snapshot_id)
-            # A small one is complete within this time, and the caller need not ask again.
+            # A small one is complete within this time, and the caller need not poll.
             await asyncio.wait({self._complete_snapshot(snapshot_id)}, timeout=_SNAPSHOT_WAIT_S)
             record = await self.find_snapshot_record(snapshot_id) or record
         return record.to_snapshot(snapshot_id)

@@ -19,7 +19,7 @@ OIDC_PROVIDER = "oidc"
 CLOCK_SKEW = timedelta(seconds=60)
 """How far the issuer's clock may be from ours."""
 MAX_TOKEN_AGE = timedelta(minutes=10)
-"""A login uses its token at once; an older token may have leaked."""
+"""A login uses its token immediately; an older token may have leaked."""
 _SUBJECT = re.compile(r"[!-~]{1,255}")
 
 

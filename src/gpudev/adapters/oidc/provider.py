@@ -1,7 +1,7 @@
 """Login with an OIDC ID token: checks its signature and claims, and that it is used once.
 
 Only asymmetric signatures are accepted, and a key only for the algorithms of its own type. Of a token's header only the
-algorithm and the key's name are read, so no header can bring a key or say where to fetch one.
+algorithm and the key's name are read, so no header can supply a key or a place to fetch one.
 """
 
 import hashlib

@@ -227,7 +227,7 @@ async def test_a_volume_that_has_failed_is_told_with_the_reason(world: StubWorld
     world.stub.account.volumes[volume.volume_id].state = "error"
     found = await world.cloud.find_volume(volume.volume_id)
     assert found is not None
-    assert found.busy_reason == f"AWS says that volume {volume.volume_id} has failed"
+    assert found.busy_reason == f"volume {volume.volume_id} has failed in AWS"
 
 
 async def test_a_process_that_comes_after_finds_what_the_one_before_made(world: StubWorld) -> None:

@@ -1,10 +1,10 @@
 """Cache of all nodes and pods, and of our services and persistent volumes.
 
-List and watch keep it current. It says when its records were current and decides nothing. When the API server has been
-silent for too long, reads raise Unavailable (`check_fresh`).
+List and watch keep it current. It knows when its records were current, and decides nothing. When the API server has
+been silent for too long, reads raise Unavailable (`check_fresh`).
 
 A pod of ours that disappears leaves a record (`GonePod`). Without it a lost node would look like a dev server that
-never existed. A teardown announces itself first (`expect_removal`); then its pods leave no record.
+never existed. A teardown is announced first (`expect_removal`); then its pods leave no record.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class ClusterCache:
         }
 
     def changes(self) -> AsyncIterator[None]:
-        """Yields after changes that can affect the cluster state; several at once yield once."""
+        """Yields after changes that can affect the cluster state; concurrent changes yield once."""
         return self._changes.subscribe()
 
     # Reads
@@ -181,7 +181,7 @@ class ClusterCache:
     # Our own writes
 
     def record_write_response(self, response: Manifest) -> None:
-        """Cache the API server's response to one of our writes at once, before the watch delivers it."""
+        """Cache the API server's response to one of our writes immediately, before the watch delivers it."""
         stores: dict[ResourceKind, Store[Any]] = {
             POD: self._pod_store,
             SERVICE: self._service_store,

@@ -3,7 +3,7 @@
 A cache of a thousand nodes and many thousand pods must stay small. A change that does not matter to us (a heartbeat,
 a condition of a foreign pod) must give an equal record, so that it counts as no change.
 
-Records say what the objects contain, not what it means.
+Records contain what the objects contain, without interpretation.
 """
 
 import sys
@@ -48,7 +48,7 @@ class NodeRecord:
     instance_type: str | None
     ready: bool
     ready_since: datetime | None
-    """Since when `ready` has its value; None where the node does not say."""
+    """Since when `ready` has its value; None: not reported."""
     cordoned: bool
     taints: tuple[str, ...]
     """Keys of taints that keep pods away."""
@@ -56,7 +56,7 @@ class NodeRecord:
     """(kind, address) in the node's order."""
     gpus: int
     allocatable: CpuMemory | None
-    """CPU and memory for pods; None where the node does not say."""
+    """CPU and memory for pods; None: not reported."""
     zone: str | None = None
     whole_node_resources: tuple[tuple[str, str], ...] = ()
     """(resource, amount) of resources that only a dev server with the whole node gets."""
@@ -119,7 +119,7 @@ class MemberRecord:
     ready: bool
     scheduled: ConditionRecord | None
     sandbox: ConditionRecord | None
-    """Whether network and volumes are ready; None where the kubelet does not say."""
+    """Whether network and volumes are ready; None: not reported."""
     disruption: ConditionRecord | None
     """Why the cluster is ending it; None: it is not."""
     init_containers: tuple[ContainerRecord, ...]

@@ -2,7 +2,7 @@
 
 The reflector lists once, then watches. A watch that ends is resumed at the version where it stopped, so that no event
 is missed. The reflector lists again when the API server no longer has that version, or when the store has become too
-old to rely on. A list that fails half-way changes nothing. `fresh_at` says when the store was last known to be current.
+old to rely on. A list that fails half-way changes nothing. `fresh_at`: when the store was last known to be current.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ class Store(Generic[R]):
     """Records by name, each with its resource version. It does not know the API or what records mean.
 
     Resource versions of one kind only grow. The older of two states is therefore dropped, whether it came from the
-    watch, a list or the response to a write. So a write response can be stored at once and never undoes a newer watch
-    event.
+    watch, a list or the response to a write. So a write response can be stored immediately and never undoes a newer
+    watch event.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Reflector(Generic[R]):
                 if not self._failures:
                     log.warning("reflector.disconnected", kind=self.kind.plural, error=self.problem)
                 await self._back_off()
-            except Exception:  # a reflector that stops for ever is worse than any error
+            except Exception:  # a reflector must never stop
                 self._needs_list, self.problem = True, "internal error, see the log"
                 log.exception("reflector.failed", kind=self.kind.plural)
                 await self._back_off()

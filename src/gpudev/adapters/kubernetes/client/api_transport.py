@@ -181,7 +181,7 @@ class _RetryableError(Exception):
         self.was_not_executed = was_not_executed
         """The API server certainly did not execute the request."""
         self.pause = pause
-        """Seconds to wait, as the API server asked for; None: it did not say."""
+        """Seconds to wait, as the API server requested; None: it did not."""
 
 
 def _raise_for_status(status: int, body: bytes, retry_after: float | None = None) -> None:

@@ -168,7 +168,7 @@ class CpuMemory:
 
 
 def catalogue_resources(gpu_type: GpuType) -> CpuMemory:
-    """From the catalogue, where the node itself does not say."""
+    """From the catalogue, where the node does not report them."""
     return CpuMemory(gpu_type.cpus * 1000, gpu_type.memory_gb * 1024)
 
 

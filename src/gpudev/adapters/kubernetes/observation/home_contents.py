@@ -1,7 +1,7 @@
 """Contents of a dev server's home, as listed by our program in its pod.
 
-The listing comes from a running pod within seconds, from the log of one that ended by itself, or not at all. Volumes of
-clouds cannot be read from outside. It is untrusted: users have root in the pod, so every field is validated.
+The listing comes from a running pod within seconds, from the log of one whose command has ended, or not at all. Volumes
+of clouds cannot be read from outside. It is untrusted: users have root in the pod, so every field is validated.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 MAX_ENTRIES = 1000
 _LIST_TIMEOUT_S = 5
 _EXEC_TIMEOUT = timedelta(seconds=_LIST_TIMEOUT_S + 3)
-"""The program ends earlier by itself; this is for a pod that does not answer."""
+"""The program stops earlier; this timeout is for a pod that does not answer."""
 LISTING_LINE_PREFIX = "home.listed "
 """Starts the log line that contains a listing. Our program in the pod writes the same prefix."""
 _LOG_TAIL_LINES = 10
@@ -88,5 +88,5 @@ def _parse_size(value: Any) -> int:
 
 
 def _has_disk(pod: PodRecord) -> bool:
-    """Rank 0 has the disk. A pod that is being deleted may stop at any moment and is not asked."""
+    """Rank 0 has the disk. A pod that is being deleted may stop at any moment and is skipped."""
     return pod.member is not None and pod.member.rank == 0 and not pod.is_deleting

@@ -3,7 +3,7 @@
 A node's units are what it has for pods: its allocatable GPUs, or the user slots of a CPU node. Every pod that is bound
 to the node and has not ended is subtracted, also while it still pulls its image or is being deleted. Foreign pods count
 as foreign units. So do foreign pods without GPUs that leave too little CPU or memory for ours. Daemons, which run on
-every node, make the shares smaller instead: they never end, and the GPUs beside them stay usable.
+every node, make the shares smaller instead: they never end, and the GPUs stay usable.
 
 Our own pods are never foreign: the reservation's row holds its units from before the pod exists until after it is gone,
 so counting the pod too would count it twice. An orphan of ours (a pod whose reservation has no row) shows in

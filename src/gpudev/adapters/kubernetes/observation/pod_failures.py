@@ -47,7 +47,7 @@ _SIGNAL_EXIT_CODE_BASE = 128
 class PodFailure:
     reason: str
     container: str | None = None
-    """The container whose crash log says more; None: there is no log."""
+    """The container whose crash log has details; None: there is no log."""
 
 
 def find_pod_failure(

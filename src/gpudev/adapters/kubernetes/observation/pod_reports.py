@@ -1,7 +1,7 @@
 """Reports of pods, fetched in the background: crash logs and results of personalization.
 
-No observation waits for them. Our program in the pod reports how personalization goes; it is asked until that has
-ended, and only in pods that have any. Reports are untrusted text: users have root in the pod.
+No observation waits for them. Our program in the pod reports the progress of personalization; it is polled until that
+has ended, and only in pods that have any. Reports are untrusted text: users have root in the pod.
 """
 
 import asyncio

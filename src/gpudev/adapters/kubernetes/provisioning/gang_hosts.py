@@ -2,7 +2,7 @@
 
 It serves clusters whose DNS is missing or slow with new names. It runs in the background once every member has an
 address, and again after a member was replaced. The addresses go into the gang's Secret. A changed annotation on the
-pods makes their kubelets read the Secret at once instead of within a minute.
+pods makes their kubelets read the Secret immediately instead of within a minute.
 """
 
 import asyncio

@@ -110,7 +110,7 @@ class ServerProvisioner:
     async def _ensure_all(self, desired: DesiredServer, created: _CreatedObjects) -> None:
         spec, settings = desired.spec, self._settings
         if spec.volume is not None:
-            # Before the pod: the scheduler sets a pod without its volume aside for a while.
+            # Before the pod: the scheduler backs off from a pod whose volume is missing.
             await self._ensure_home(desired, spec.volume, created)
         keys = await self._ensure_secret(desired, created)
         host_key = keys.host.public
@@ -231,7 +231,7 @@ class ServerProvisioner:
         raise Unavailable(f"the pod {manifest['metadata']['name']} is recreated after each deletion")
 
     async def _remove(self, kind: ResourceKind, manifest: Manifest) -> None:
-        """A pod that has ended is deleted at once; any other gets its grace period."""
+        """A pod that has ended is deleted immediately; any other gets its grace period."""
         metadata = manifest["metadata"]
         name, uid = metadata["name"], metadata["uid"]
         grace = 0 if kind is POD and _has_ended(manifest) else None

@@ -1,1 +1,1 @@
-"""The machine itself: kernel calls, processes, GPUs as nodes, and how far dev servers can be isolated."""
+"""The machine: kernel calls, processes, GPUs as nodes, and isolation of dev servers."""

@@ -70,7 +70,7 @@ def load_nodes(nodes_file: Path | None) -> LocalNodes:
         [[node]]
         name = "a"          # lower-case letters, digits, '-' and '.'
         gpu_type = "h100"   # one of the catalogue, or another short name; cpu-x86 and cpu-arm are CPU nodes
-        gpus = 8            # default: as many as the catalogue says (0 for a CPU node, which has 3 user slots)
+        gpus = 8            # default: the catalogue's number (0 for a CPU node, which has 3 user slots)
 
         [[node]]
         name = "b"
@@ -120,7 +120,7 @@ def gpu_type_name(device_name: str) -> str:
 
 
 def _detected_nodes(gpus: Sequence[NvmlGpu]) -> tuple[LocalNode, ...]:
-    """One node per type: a node's GPUs are all alike."""
+    """One node per type: all GPUs of a node have the same type."""
     by_type: dict[str, list[NvmlGpu]] = {}
     for gpu in gpus:
         by_type.setdefault(gpu_type_name(gpu.name), []).append(gpu)

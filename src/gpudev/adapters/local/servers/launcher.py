@@ -156,7 +156,7 @@ class Launcher:
     closed_ports: tuple[int, ...] = ()
 
     def check_spec(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
-        """Raises ClusterError when this machine cannot run it, or not beside the others."""
+        """Raises ClusterError when this machine cannot run it, or not together with the others."""
         if sorted(share.rank for share in spec.shares) != list(range(len(spec.shares))) or not spec.shares:
             raise ClusterError("invalid shares (expected one for each of the ranks 0, 1, …)")
         held = {(share.node, gpu): other for other in others for share in other.shares for gpu in share.gpu_indices}

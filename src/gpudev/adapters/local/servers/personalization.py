@@ -59,7 +59,7 @@ def fork_personalization(
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-setup")
             linux.die_with_parent(parent_pid)
-        # The uid may have no entry in /etc/passwd, and libraries ask for the home.
+        # The uid may have no entry in /etc/passwd, and libraries look up the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         os.chdir("/")
         _personalize(launch, config, PersonalizationReporter(report))

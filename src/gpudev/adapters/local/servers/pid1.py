@@ -181,7 +181,7 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
         if linux.IS_LINUX:
             linux.set_process_name("gpu-dev-sshd")
             linux.die_with_parent(parent_pid)
-        # The uid may have no entry in /etc/passwd, and libraries ask for the home.
+        # The uid may have no entry in /etc/passwd, and libraries look up the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         run_sshd(config, listener)
     except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code

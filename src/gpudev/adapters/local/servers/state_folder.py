@@ -294,7 +294,7 @@ class ServerFolder:
         return MemberFolder(self.path / "members" / str(rank))
 
     def members(self) -> list[MemberFolder]:
-        """The folders that exist, whatever the record says."""
+        """The folders that exist, regardless of the record."""
         try:
             ranks = sorted(int(path.name) for path in (self.path / "members").iterdir() if path.name.isdecimal())
         except FileNotFoundError:
@@ -373,7 +373,7 @@ class StateFolder:
         return path
 
     def open_volume(self, volume_id: str, uid: int) -> Path:
-        """The volume must exist: a new empty folder in its place would look like lost files, and soon be that."""
+        """The volume must exist: a new empty folder in its place would hide the loss of the files."""
         found = _parse_id(volume_id)
         path = self.path / "disks" / str(found)
         if found is None or not path.is_dir() or path.is_symlink():
@@ -426,7 +426,7 @@ def ensure_owned_folder(path: Path, uid: int) -> None:
 
 
 def ensure_owner(path: Path, uid: int) -> None:
-    """Make `uid` the owner of a tree. The owner of the top folder tells whether that is needed.
+    """Make `uid` the owner of a tree. The owner of the top folder shows whether that is needed.
 
     The top comes last, so that an interrupted run is repeated. Links change their owner and are never followed.
     """

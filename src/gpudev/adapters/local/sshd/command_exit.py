@@ -1,7 +1,7 @@
 """Ends a dev server when the reservation's command has ended.
 
 It writes a report for the control plane. Then the SSH server exits with a special exit code, and the first process ends
-the dev server. It keeps no state in memory: files in the home say whether the command was started and how it ended, so
+the dev server. It keeps no state in memory: files in the home show whether the command was started and how it ended, so
 a restarted SSH server knows the same. It does not know the command itself.
 """
 

@@ -1,4 +1,4 @@
-"""Supervises Jupyter in a dev server, as a file from the control plane says, and reads and writes that file.
+"""Supervises Jupyter in a dev server as its spec file demands, and reads and writes that file.
 
 The control plane writes Jupyter's spec, and the supervisor writes a report on it. Both formats are here.
 """
@@ -137,7 +137,7 @@ class JupyterSupervisor:
         return reason + self._last_log_line()
 
     async def _wait_until_ready(self, options: JupyterOptions, port: int, ended: "asyncio.Future[int]") -> bool:
-        """False: not ready in time. True also when it ended meanwhile."""
+        """False: not ready in time. True also when it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_TIMEOUT_S):
                 while not ended.done() and not await _is_answering(options, port):  # noqa: ASYNC110 - no event for it
@@ -168,7 +168,7 @@ class JupyterSupervisor:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        except OSError:  # a home that is full or not writable: Jupyter itself will fail and say so
+        except OSError:  # a home that is full or not writable: Jupyter will fail with its own message
             return os.open(os.devnull, os.O_WRONLY)
 
     def _last_log_line(self) -> str:

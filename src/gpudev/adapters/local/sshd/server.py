@@ -78,7 +78,7 @@ def preload() -> None:
     if sys.platform == "darwin":
         return  # a name lookup starts threads there, and processes forked after that cannot look up names
     with suppress(OSError):
-        socket.getaddrinfo("localhost", 0)  # the C library, too, loads parts of itself at first use
+        socket.getaddrinfo("localhost", 0)  # the C library loads parts of itself at first use too
 
 
 def run_sshd(config: SshdConfig, listener: socket.socket) -> None:
@@ -307,7 +307,7 @@ class _Forwarder(asyncssh.SSHForwarder):
     """The client's side of a forwarded connection.
 
     When the other side ends first, asyncssh expects the client to close the channel, and `ssh -W` expects the server
-    to: the connection would stay open for ever.
+    to: the connection would never close.
     """
 
     def eof_received(self) -> bool:

@@ -90,7 +90,7 @@ class ChildOutput:
 
 
 class ChildInput:
-    """The child's input. `flow(False)` asks the sender to stop, `flow(True)` to continue."""
+    """The child's input. `flow(False)` pauses the sender, `flow(True)` resumes it."""
 
     def __init__(self, fd: int, flow: Callable[[bool], None]) -> None:
         self._loop = asyncio.get_running_loop()

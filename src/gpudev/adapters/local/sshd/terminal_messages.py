@@ -1,7 +1,7 @@
 """Messages from the control plane to people's terminals, in a file with one JSON object per line.
 
-Open terminals show a new message at once. A new shell shows the last message that is still valid. What messages say,
-and when, is decided elsewhere.
+Open terminals show a new message immediately. A new shell shows the last message that is still valid. The texts and
+times of messages are decided elsewhere.
 """
 
 import asyncio

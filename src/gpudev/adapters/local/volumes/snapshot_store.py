@@ -1,4 +1,4 @@
-"""Snapshots as folders: recorded first, then copied; the record says when they are complete.
+"""Snapshots as folders: recorded first, then copied; the record shows when they are complete.
 
 The next request for the snapshot starts an interrupted copy again. Everything here blocks and runs in threads.
 """
@@ -74,7 +74,7 @@ class LocalSnapshotStore:
             return record
 
     def complete_snapshot(self, snapshot_id: str, job: ThreadJob) -> None:
-        """Copy the volume. An error is recorded; a stopped job, or one of another process, is no error."""
+        """Copy the volume. An error is recorded; a stopped job, or one of another process, is not an error."""
         layout = self._layout
         with (
             translate_errors(f"cannot make snapshot {snapshot_id}"),

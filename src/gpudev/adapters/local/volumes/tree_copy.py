@@ -45,7 +45,7 @@ class ContentsCounter:
             self._bytes += found.st_size
         if len(path) > _MAX_PATH_LENGTH:
             return
-        # Entries near the top say most about a disk. So the files of a cache do not crowd out the rest.
+        # Entries near the top describe a disk best. The files of a cache must not crowd out the rest.
         if len(self._nearest) < self._most or (depth, path) < self._nearest[-1][:2]:
             insort(self._nearest, (depth, path, found.st_mode, found.st_size, found.st_mtime_ns))
             del self._nearest[self._most :]
@@ -157,7 +157,7 @@ class CopyMethod(StrEnum):
 
 @dataclass(slots=True)
 class CopyProgress:
-    """Progress of a copy, and at its end the result. Other threads may read it meanwhile."""
+    """Progress of a copy, and at its end the result. Other threads may read it at any time."""
 
     files: int = 0
     """Names of files in the tree: cloned, linked, copied, or a further name of one of these."""

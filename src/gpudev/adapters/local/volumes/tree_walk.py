@@ -1,4 +1,4 @@
-"""Walks and removes a tree that its user may change meanwhile, also where the user removed their own permissions."""
+"""Walks and removes a tree that its user may be changing, also where the user removed their own permissions."""
 
 import contextlib
 import errno

@@ -4,11 +4,11 @@ Below `disks/`, so that all of it is on one file system::
 
     <volume id>/                 the volume: a dev server's /home/dev. Those older than volume records have none.
     .volumes/<volume id>.json    its record: written before the volume exists, removed after it
-    .snapshots/<snapshot id>/    record.json, which says whether tree/ is complete; files: the table of copied files
+    .snapshots/<snapshot id>/    record.json, which shows whether tree/ is complete; files: the table of copied files
     .drafts/<kind>-<id>          a volume or a snapshot that is being made
     .trash/                      folders that are being removed
     .locks/<kind>-<id>           held by the process that changes the volume or snapshot
-    .made                        marks this folder as ours; `disks.made` beside `disks/` says that such a folder exists
+    .made                        marks this folder as ours; `disks.made` beside `disks/` shows that such a folder exists
 
 A volume or snapshot gets its name only when it is complete. Users may pass through `disks/` itself, never through the
 names that begin with a dot. Everything here blocks.
@@ -237,7 +237,7 @@ class VolumeLayout:
     def remove_drafts(
         self, resource: VolumeOrSnapshot, resource_id: str, check: Callable[[], None] = lambda: None
     ) -> None:
-        """Remove the draft and the files beside it."""
+        """Remove the draft and its files."""
         for path in self.drafts.glob(f"{resource}-{resource_id}*"):
             remove_folder(path, check)
 

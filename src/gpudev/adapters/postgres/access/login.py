@@ -65,7 +65,7 @@ class PostgresAccounts:
 
 
 async def _ensure_user(connection: Connection, person: Person) -> asyncpg.Record:
-    # Two logins of a new user at once: the second waits, and finds the row of the first.
+    # Of two concurrent logins of a new user, the second waits and finds the row of the first.
     for lock in (f"identity {person.provider} {person.subject}", f"username {person.username.lower()}"):
         await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock)
     identity = (person.provider, person.subject)
@@ -182,7 +182,7 @@ class PostgresInvitations:
         return NewInvitation(_invitation_from_row(inserted), secret)
 
     async def accept(self, secret: str, *, now: datetime) -> Invitation | None:
-        # One statement: of two at once, the second waits for the first and then finds the invitation used.
+        # One statement: of two concurrent calls, the second waits for the first and then finds the invitation used.
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 """

@@ -243,7 +243,7 @@ async def _check_admin_remains(connection: Connection, username: str) -> None:
 
 
 async def lock_admins(connection: Connection) -> None:
-    """Serializes changes of admins: two admins who demote each other at once would both find one left.
+    """Serializes changes of admins: two admins who demote each other concurrently would both find one left.
 
     Take it before locking any user's row.
     """

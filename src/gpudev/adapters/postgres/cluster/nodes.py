@@ -55,7 +55,7 @@ class PostgresNodes:
     async def nodes(self, gpu_type: str | None = None) -> tuple[list[Node], datetime | None]:
         async with self._pool.acquire() as connection:
             found = await connection.fetch(
-                # A cordon counts at once, and not only after the processor's next cycle.
+                # A cordon counts immediately, not only after the processor's next cycle.
                 """
                 SELECT n.name, n.gpu_type, n.units, n.ready, n.schedulable AND c.node IS NULL AS schedulable,
                        n.foreign_units, n.foreign_indices, n.simulated, n.address, n.seen_at, c.reason AS closed_because

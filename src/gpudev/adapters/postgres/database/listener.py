@@ -1,4 +1,4 @@
-"""LISTEN on one connection that reconnects by itself, and the changes received through it.
+"""LISTEN on one connection with automatic reconnects, and the changes received through it.
 
 After every (re)connect all subscribers are woken, because notifications sent in between are lost.
 """

@@ -1,6 +1,6 @@
 """Applies the schema's migrations: numbered files, one transaction each, with checksums.
 
-An advisory lock makes two migrators at once safe: the second waits, then finds nothing to do. PGMQ comes first, from
+An advisory lock makes concurrent migrators safe: the second waits, then finds nothing to do. PGMQ comes first, from
 its own package's SQL, unless the server has it as an extension or an earlier run installed it.
 """
 

@@ -1,6 +1,6 @@
 """Connections to PostgreSQL: pool, JSON codecs, translation of errors, and rows as values.
 
-Rules of use: one `acquire` per store call, never held while waiting for anything else, and never two at once in one
+Rules of use: one `acquire` per store call, never held while waiting for anything else, and never two at a time in one
 task (a pool that is exhausted by nested acquires waits for itself).
 """
 

@@ -135,7 +135,7 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 async def ensure_roles(connection: Connection) -> None:
-    """Create the roles, and let the migrator create the schema. Raises Forbidden where we may not create roles."""
+    """Create the roles, and allow the migrator to create the schema. Raises Forbidden where we may not create roles."""
     try:
         for role in (*SERVICE_ROLES, MIGRATOR):
             if not await _role_exists(connection, role):

@@ -79,7 +79,8 @@ class PostgresDiskRecords:
             return {row["cloud_id"] for row in await connection.fetch(_SELECT_RECORDED_CLOUD_IDS)}
 
     async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
-        """Many in one transaction. If the database rejects one, each runs by itself, so that one stops no other."""
+        """Many in one transaction. If the database rejects one, each is written separately, so that one does not stop
+        the others."""
         done: list[DiskWrite] = []
         stale: list[DiskWrite] = []
         failed: list[tuple[DiskWrite, str]] = []
@@ -132,7 +133,7 @@ async def _import_disk(connection: Connection, write: ImportDisk, now: datetime,
         fields.get("last_snapshot_at"),
         fields.get("zone"),
     )
-    if disk_id is None:  # a request created it meanwhile; the next pass links the two
+    if disk_id is None:  # a request has created it; the next pass links the two
         return False
     owner = "; created an inactive user of that name" if is_new_user else ""
     message = f"imported volume {fields['ebs_volume_id']} of {write.username}{owner}"

@@ -97,7 +97,7 @@ class PostgresDiskViews:
         ]
 
 
-# Zones of disks, for the planner, which needs many at once
+# Zones of disks, for the planner, which needs many in one query
 
 # The snapshot that a clone was made from does not count: it is removed with the other disk.
 _SELECT_LOCATIONS = """
