@@ -125,7 +125,7 @@ class KubernetesCluster:
             await self.close()
             raise
         parts = [self._cache.get_server_parts(reservation_id) for reservation_id in self._cache.reservation_ids()]
-        self._ended_before_start = frozenset(pod.uid for one in parts for pod in one.pods if pod.is_over)
+        self._ended_before_start = frozenset(pod.uid for server in parts for pod in server.pods if pod.is_over)
         self._forwarding = asyncio.create_task(self._forward_changes(), name="cluster changes")
 
     async def close(self) -> None:
@@ -252,9 +252,9 @@ class KubernetesCluster:
         if pod.uid in self._ended_before_start or self._watching_since is None:
             return pod.uid in self._ended_before_start
         ends = [
-            one.termination.finished_at
-            for one in (pod.member.containers if pod.member else ())
-            if one.termination and one.termination.finished_at
+            container.termination.finished_at
+            for container in (pod.member.containers if pod.member else ())
+            if container.termination and container.termination.finished_at
         ]
         return pod.is_over and bool(ends) and max(ends) < self._watching_since.replace(microsecond=0)
 
@@ -347,7 +347,7 @@ def _as_starting(state: ServerState, step: str) -> ServerState:
 
 
 def _uids(parts: ServerParts) -> set[str]:
-    return {one.uid for records in (parts.pods, parts.services, parts.volumes) for one in records}
+    return {record.uid for records in (parts.pods, parts.services, parts.volumes) for record in records}
 
 
 def _without_uids(parts: ServerParts, uids: set[str]) -> ServerParts:

@@ -136,7 +136,7 @@ class KubernetesMachines:
         async for page in self._api.list_pages(
             POD, namespace=self._api.namespace, field_selector=f"spec.nodeName={node}"
         ):
-            pods += [NodePod(one["metadata"]["name"], one["metadata"]["uid"]) for one in page.items]
+            pods += [NodePod(pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in page.items]
         return pods
 
     async def remove_pod(self, pod: NodePod) -> None:

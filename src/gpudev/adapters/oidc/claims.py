@@ -41,7 +41,7 @@ def person_from_claims(claims: Mapping[str, Any], settings: OidcSettings) -> Per
         raise Unauthenticated("the ID token has no valid subject (sub)")
     email = _verified_email(claims)
     if settings.email_domains and (
-        email is None or _email_domain(email) not in {one.lower() for one in settings.email_domains}
+        email is None or _email_domain(email) not in {domain.lower() for domain in settings.email_domains}
     ):
         domains = ", ".join(settings.email_domains)
         raise Forbidden(f"login needs a verified email address of {domains}")

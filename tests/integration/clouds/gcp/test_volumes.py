@@ -57,7 +57,7 @@ async def test_a_disk_is_told_when_it_is_ready_however_long_that_takes(world: St
     assert world.stub.project.disks == {}
 
 
-@pytest.mark.parametrize(("status", "busy"), [("DELETING", "removing"), ("FAILED", "failed"), ("READY", None)])
+@pytest.mark.parametrize(("status", "busy"), [("DELETING", "deleting"), ("FAILED", "failed"), ("READY", None)])
 async def test_a_disk_that_cannot_be_used_is_told_with_the_reason(
     world: StubWorld, status: str, busy: str | None
 ) -> None:

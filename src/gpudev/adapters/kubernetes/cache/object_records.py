@@ -130,7 +130,7 @@ class MemberRecord:
     @property
     def dev_container(self) -> ContainerRecord | None:
         """The dev server itself. Admission webhooks may have added other containers."""
-        return next((one for one in self.containers if one.name == DEV_CONTAINER), None)
+        return next((container for container in self.containers if container.name == DEV_CONTAINER), None)
 
     @property
     def is_serving(self) -> bool:
@@ -214,7 +214,7 @@ def to_node_record(node: Manifest, type_label: str, gpu_resource: str, unshared:
         ready_since=None if ready is None else ready.since,
         cordoned=bool(spec.get("unschedulable")),
         taints=tuple(taint["key"] for taint in spec.get("taints") or () if taint.get("effect") in _BLOCKING_EFFECTS),
-        addresses=tuple((one["type"], one["address"]) for one in status.get("addresses") or ()),
+        addresses=tuple((address["type"], address["address"]) for address in status.get("addresses") or ()),
         gpus=_parse_count(allocatable.get(gpu_resource)),
         allocatable=parse_allocatable(allocatable),
         zone=next((node_labels[key] for key in _ZONE_LABELS if node_labels.get(key)), None),
@@ -248,7 +248,8 @@ def to_pod_record(pod: Manifest, namespace: str, gpu_resource: str) -> PodRecord
 
 def _is_node_bound(metadata: Manifest) -> bool:
     return any(
-        one.get("controller") and one["kind"] in _NODE_BOUND_OWNERS for one in metadata.get("ownerReferences") or ()
+        owner.get("controller") and owner["kind"] in _NODE_BOUND_OWNERS
+        for owner in metadata.get("ownerReferences") or ()
     )
 
 
@@ -307,7 +308,7 @@ def _to_container_records(
     specified: Sequence[Manifest] | None, statuses: Iterable[Manifest] | None
 ) -> tuple[ContainerRecord, ...]:
     by_name = {status["name"]: status for status in statuses or ()}
-    return tuple(_to_container_record(one, by_name.get(one["name"])) for one in specified or ())
+    return tuple(_to_container_record(container, by_name.get(container["name"])) for container in specified or ())
 
 
 def _to_container_record(specified: Manifest, status: Manifest | None) -> ContainerRecord:

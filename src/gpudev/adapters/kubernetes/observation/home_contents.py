@@ -31,7 +31,7 @@ _MAX_SIZE = 2**63
 
 async def find_home_contents(api: KubernetesApi, parts: ServerParts) -> Contents | None:
     """None: the contents cannot be listed."""
-    pod = next((one for one in parts.pods if _has_disk(one)), None)
+    pod = next((pod for pod in parts.pods if _has_disk(pod)), None)
     if pod is None:
         return None
     try:
@@ -64,7 +64,7 @@ def parse_contents(output: bytes) -> Contents:
     """Raises ClusterError for an invalid listing."""
     try:
         data = orjson.loads(output)
-        entries = tuple(_parse_entry(*one) for one in data["entries"])
+        entries = tuple(_parse_entry(*entry) for entry in data["entries"])
         if len(entries) > MAX_ENTRIES:
             raise ValueError(f"too many entries (expected at most {MAX_ENTRIES})")
         if not isinstance(data["counted"], bool):

@@ -51,7 +51,7 @@ def compute_node_states(
     by_instance = gpu_types_by_instance(catalogue)
     states: list[Node] = []
     ignored: dict[str, str] = {}
-    for record in sorted(nodes, key=lambda one: one.name):
+    for record in sorted(nodes, key=lambda node: node.name):
         found = find_gpu_type(record, catalogue, by_instance, settings.gpu_type_label)
         if isinstance(found, GpuType):
             states.append(compute_node_state(record, found, pods_on(record.name), settings))
@@ -152,7 +152,7 @@ def gpu_types_by_instance(catalogue: Catalogue) -> dict[str, GpuType]:
     sharing: defaultdict[str, list[GpuType]] = defaultdict(list)
     for gpu_type in catalogue.values():
         sharing[gpu_type.instance_type].append(gpu_type)
-    chosen = ([one for one in types if one.is_active] or types for types in sharing.values())
+    chosen = ([gpu_type for gpu_type in types if gpu_type.is_active] or types for types in sharing.values())
     return {types[0].instance_type: types[0] for types in chosen if len(types) == 1 and not types[0].is_cpu}
 
 
@@ -160,10 +160,10 @@ def find_gpu_type_by_product(product: str, types: Iterable[GpuType]) -> GpuType 
     """The type whose name's words are all in the product's name ("NVIDIA-A100-SXM4-80GB"); of several, the one with the
     most words. None: no type matches, or two match equally well."""
     words = _words(product)
-    matching = [one for one in types if not one.is_cpu and _words(one.name) <= words]
-    matching = [one for one in matching if one.is_active] or matching
-    most = max((len(_words(one.name)) for one in matching), default=0)
-    best = [one for one in matching if len(_words(one.name)) == most]
+    matching = [gpu_type for gpu_type in types if not gpu_type.is_cpu and _words(gpu_type.name) <= words]
+    matching = [gpu_type for gpu_type in matching if gpu_type.is_active] or matching
+    most = max((len(_words(gpu_type.name)) for gpu_type in matching), default=0)
+    best = [gpu_type for gpu_type in matching if len(_words(gpu_type.name)) == most]
     return best[0] if len(best) == 1 else None
 
 

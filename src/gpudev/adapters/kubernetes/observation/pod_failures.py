@@ -112,7 +112,7 @@ def _explain_end(pod: PodRecord, own: MemberRecord, node: NodeRecord | None) -> 
             )
         case "Preempting":
             return PodFailure(f"it was preempted on {pod.node} by a more important pod")
-        case reason if reason and not any(one.termination for one in own.containers):
+        case reason if reason and not any(container.termination for container in own.containers):
             # The kubelet rejected it: no free GPU, or a device plugin that failed.
             return PodFailure(f"the node {pod.node} rejected it: {reason}{_detail_suffix(own.message)}")
     if node is None and pod.node is not None:
@@ -166,7 +166,7 @@ def _required_containers(own: MemberRecord) -> list[ContainerRecord]:
 
 
 def _dev_first(own: MemberRecord) -> list[ContainerRecord]:
-    return sorted(own.containers, key=lambda one: one is not own.dev_container)
+    return sorted(own.containers, key=lambda container: container is not own.dev_container)
 
 
 def _find_scheduling_failure(own: MemberRecord, now: datetime, patience: timedelta) -> PodFailure | None:
@@ -201,11 +201,11 @@ def is_pull_failing(container: ContainerRecord) -> bool:
 
 def _is_image_missing(message: str) -> bool:
     text = message.lower()
-    return any(one in text for one in _MISSING_IMAGE_MESSAGES)
+    return any(fragment in text for fragment in _MISSING_IMAGE_MESSAGES)
 
 
 def _find_first_with_status(containers: Iterable[ContainerRecord]) -> str | None:
-    return next((one.name for one in containers if one.has_status), None)
+    return next((container.name for container in containers if container.has_status), None)
 
 
 def _has_lasted(since: datetime | None, now: datetime, limit: timedelta) -> bool:

@@ -48,7 +48,7 @@ class PodPersonalizationReports:
 
     def find_summary(self, parts: ServerParts) -> str | None:
         """The report so far; None: no personalization, or no report yet. Cheap, because every observation calls it."""
-        pod = next((one for one in parts.pods if _has_personalization(one)), None)
+        pod = next((pod for pod in parts.pods if _has_personalization(pod)), None)
         if pod is None:
             return None
         known = self._reports.get(pod.uid)

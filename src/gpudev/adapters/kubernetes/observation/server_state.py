@@ -45,7 +45,8 @@ def compute_server_state(
     parts: ServerParts, nodes: Mapping[str, NodeRecord], now: datetime, settings: KubernetesSettings
 ) -> ServerObservation:
     members = sorted(
-        (_Member(pod, pod.member) for pod in parts.pods if pod.member is not None), key=lambda one: one.record.rank
+        (_Member(pod, pod.member) for pod in parts.pods if pod.member is not None),
+        key=lambda member: member.record.rank,
     )
     node_shares = tuple(
         _to_node_share(member) for member in members if member.pod.node is not None and not member.pod.has_ended
@@ -53,7 +54,7 @@ def compute_server_state(
     observation = _find_failures(parts, members, nodes, now, settings)
     if observation is None:
         observation = ServerObservation(_starting_or_ready_state(parts, members, nodes, now, settings))
-    rejection = next((reason for one in members if (reason := find_rejection_reason(one.pod)) is not None), None)
+    rejection = next((reason for member in members if (reason := find_rejection_reason(member.pod)) is not None), None)
     return replace(observation, state=replace(observation.state, node_shares=node_shares, rejection=rejection))
 
 
@@ -71,7 +72,7 @@ def _find_failures(
     settings: KubernetesSettings,
 ) -> ServerObservation | None:
     rid = parts.reservation_id
-    size = max((one.record.members for one in members), default=1)
+    size = max((member.record.members for member in members), default=1)
     reasons: list[str] = []
     logs: LogSource | None = None
     for gone in parts.gone:
@@ -89,7 +90,7 @@ def _find_failures(
         command_exit = _find_command_exit(parts)
         state = ServerState(rid, ServerPhase.DEAD, reason="\n".join(reasons), command_exit=command_exit)
         return ServerObservation(state, None if command_exit is not None else logs)
-    missing = sorted(set(range(size)) - {one.record.rank for one in members})
+    missing = sorted(set(range(size)) - {member.record.rank for member in members})
     if missing:
         subject = "its pod is" if size == 1 else f"the pods of members {_join_numbers(missing)} are"
         reason = f"{subject} missing for an unknown reason"
@@ -100,8 +101,17 @@ def _find_failures(
 def _find_command_exit(parts: ServerParts) -> CommandExit | None:
     """Also of pods that disappeared: a cleanup of ended pods does not change how the command ended."""
     pods = (*parts.pods, *(gone.pod for gone in parts.gone))
-    terminations = (one.termination for pod in pods if pod.member is not None for one in pod.member.containers)
-    return next((one.command_exit for one in terminations if one is not None and one.command_exit is not None), None)
+    terminations = (
+        container.termination for pod in pods if pod.member is not None for container in pod.member.containers
+    )
+    return next(
+        (
+            termination.command_exit
+            for termination in terminations
+            if termination is not None and termination.command_exit is not None
+        ),
+        None,
+    )
 
 
 def _explain_gone_pod(
@@ -153,7 +163,9 @@ def _find_step(member: _Member, nodes: Mapping[str, NodeRecord], now: datetime) 
     begun_at = own.scheduled.since if own.scheduled is not None else own.created_at
     if own.sandbox is not None and not own.sandbox.is_true:
         return f"setting up network and volumes on {pod.node}{_format_elapsed(begun_at, now)}"
-    for container in (one for one in own.init_containers if not (one.is_sidecar and one.running_since)):
+    for container in (
+        container for container in own.init_containers if not (container.is_sidecar and container.running_since)
+    ):
         if container.running_since is not None:
             return "preparing the dev server"
         if container.termination is None:
@@ -174,7 +186,7 @@ def _find_step(member: _Member, nodes: Mapping[str, NodeRecord], now: datetime) 
 def _find_connection(
     parts: ServerParts, first: _Member, nodes: Mapping[str, NodeRecord], settings: KubernetesSettings
 ) -> SshEndpoint | None:
-    service = next((one for one in parts.services if one.node_port is not None), None)
+    service = next((service for service in parts.services if service.node_port is not None), None)
     node = nodes.get(first.pod.node) if first.pod.node is not None else None
     if service is None or service.node_port is None or node is None:
         return None

@@ -70,4 +70,6 @@ class GangHostsPublisher:
 
 def _is_complete(parts: ServerParts) -> bool:
     members = [pod.member for pod in parts.pods if pod.member is not None and not pod.is_deleting]
-    return len(members) > 1 and len(members) == members[0].members and all(one.phase == "Running" for one in members)
+    return (
+        len(members) > 1 and len(members) == members[0].members and all(member.phase == "Running" for member in members)
+    )

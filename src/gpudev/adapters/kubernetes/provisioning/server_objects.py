@@ -134,9 +134,9 @@ class ServerProvisioner:
     async def _check_volume_is_free(self, volume: HomeVolume, desired: DesiredServer) -> None:
         """The cloud would not attach it twice, and the pod would only wait."""
         volumes, _ = await self._api.list_objects(PERSISTENT_VOLUME, selector=volume_selector(volume))
-        for one in volumes:
-            if not labels.belongs_to(one, desired.spec.reservation_id):
-                name = one["metadata"]["name"]
+        for persistent in volumes:
+            if not labels.belongs_to(persistent, desired.spec.reservation_id):
+                name = persistent["metadata"]["name"]
                 raise Unavailable(
                     f"volume {volume.volume_id} is still in use by another dev server (PersistentVolume {name})"
                 )
@@ -347,7 +347,7 @@ async def _list_server_objects(
     listings = await asyncio.gather(
         *(api.list_objects(kind, selector=reservation_selector(reservation_id)) for kind in kinds)
     )
-    return [(kind, one) for kind, (items, _) in zip(kinds, listings, strict=True) for one in items]
+    return [(kind, item) for kind, (items, _) in zip(kinds, listings, strict=True) for item in items]
 
 
 async def _delete_object(api: KubernetesApi, kind: ResourceKind, found: Manifest) -> None:

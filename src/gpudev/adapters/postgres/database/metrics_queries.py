@@ -199,9 +199,9 @@ async def _load_types(connection: Connection, now: datetime) -> tuple[GpuTypeSta
                     status: statuses[status]["count"] if status in statuses else 0
                     for status in ("pending", "queued", "preparing", "active", "ending")
                 },
-                queue_length=sum(one["count"] for one in waiting),
-                queue_units=sum(one["units"] for one in waiting),
-                oldest_wait_seconds=max((_age_seconds(one["oldest"], now) for one in waiting), default=0.0),
+                queue_length=sum(row["count"] for row in waiting),
+                queue_units=sum(row["units"] for row in waiting),
+                oldest_wait_seconds=max((_age_seconds(row["oldest"], now) for row in waiting), default=0.0),
                 availability_age_seconds=None if updated_at is None else _age_seconds(updated_at, now),
             )
         )

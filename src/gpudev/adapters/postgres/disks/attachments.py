@@ -71,7 +71,7 @@ class PostgresAttachments:
             row = await connection.fetchrow(disk_rows.SELECT_DISK + "WHERE d.disk_id = $1", disk_id)
         if row is None:
             return None
-        operations = {one["kind"]: one for one in found}
+        operations = {operation["kind"]: operation for operation in found}
         ready = operations.get(OperationKind.MAKE_READY)
         away = operations.get(OperationKind.PUT_AWAY)
         return DiskAttachment(

@@ -245,7 +245,7 @@ async def _load_user_disks(connection: Connection, user_id: UserId) -> UserDisks
     return UserDisks(
         user_id,
         username,
-        {one.disk_id: one for one in map(disk_rows.disk_from_row, disks)},
+        {disk.disk_id: disk for disk in map(disk_rows.disk_from_row, disks)},
         tuple(map(disk_rows.operation_from_row, unfinished)),
         tuple(map(disk_rows.snapshot_from_row, snapshots)),
         tuple(map(disk_rows.volume_from_row, volumes)),
@@ -262,12 +262,12 @@ async def _load_operation_facts(connection: Connection, operation: Operation) ->
     rows = await connection.fetch("SELECT * FROM disk_volumes WHERE disk_id = $1 ORDER BY made_at, token", disk.disk_id)
     volumes = tuple(disk_rows.volume_from_row(row) for row in rows)
     snapshot_ids = {operation.snapshot_id, disk.saved_as, None if source is None else source.saved_as}
-    snapshot_ids |= {one.saved_in for one in volumes} | {one.from_snapshot for one in volumes}
+    snapshot_ids |= {volume.saved_in for volume in volumes} | {volume.from_snapshot for volume in volumes}
     rows = await connection.fetch(
         _SELECT_RELATED_SNAPSHOTS,
         disk.disk_id,
         operation.operation_id,
-        [one for one in snapshot_ids if one is not None],
+        [snapshot_id for snapshot_id in snapshot_ids if snapshot_id is not None],
     )
     snapshots = tuple(disk_rows.snapshot_from_row(row) for row in rows)
     row = await connection.fetchrow(_SELECT_BLOCKER, operation.seq, list(operation.blocks))

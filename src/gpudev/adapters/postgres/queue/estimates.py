@@ -94,18 +94,18 @@ async def write_estimates(connection: Connection, estimates: Sequence[EstimateRe
         """,
         [
             (
-                one.reservation_id,
-                one.made_at,
-                one.position,
-                one.latest,
-                one.interval.expected,
-                one.interval.earliest,
-                one.interval.latest_likely,
-                one.typical_seconds,
-                one.is_newcomer,
-                one.delay_cause,
+                estimate.reservation_id,
+                estimate.made_at,
+                estimate.position,
+                estimate.latest,
+                estimate.interval.expected,
+                estimate.interval.earliest,
+                estimate.interval.latest_likely,
+                estimate.typical_seconds,
+                estimate.is_newcomer,
+                estimate.delay_cause,
             )
-            for one in estimates
+            for estimate in estimates
         ],
     )
 
