@@ -1,4 +1,4 @@
-# The values of charts/gpu-dev-server that follow from the infrastructure. The tests render the chart with them.
+# Values of charts/gpu-dev-server that are derived from the infrastructure. The tests render the chart with them.
 locals {
   chart_image = {
     for name, build in local.builds : name => { repository = "${build.REGISTRY}/${build.IMAGE}", tag = build.TAG }
@@ -21,16 +21,16 @@ locals {
     settings = {
       GPU_DEV_AWS_LOGIN_ACCOUNTS = join(",", length(var.aws_login_accounts) > 0 ? var.aws_login_accounts : [data.aws_caller_identity.current.account_id])
       GPU_DEV_AWS_LOGIN_ROLES    = join(",", var.aws_login_roles)
-      # The load balancer passes on through a machine, and only CloudFront reaches it.
+      # The load balancer forwards through a machine, and only CloudFront can reach it.
       GPU_DEV_TRUSTED_PROXIES = var.vpc_cidr
     }
     devServers = {
       initImage       = "${local.chart_image["dev-server"].repository}:${local.chart_image["dev-server"].tag}"
       toleratedTaints = ["nvidia.com/gpu"]
-      # One interface for a machine: whoever has the whole machine.
+      # A machine has one interface, so only a dev server on a whole machine gets it.
       wholeNodeResources = local.has_efa ? ["vpc.amazonaws.com/efa", "hugepages-2Mi"] : []
     }
-    # Reached at fixed ports of the machines, through the load balancers made here (entrance.tf).
+    # Fixed ports of the machines, behind the load balancers of entrance.tf.
     apiService = {
       image       = local.chart_image["api-service"]
       public      = { enabled = true, type = "NodePort", nodePort = local.fixed_ports.api }

@@ -1,4 +1,4 @@
-# EKS: the control plane, who administers it, and its add-ons.
+# EKS: the control plane, its administrators and its add-ons.
 resource "aws_iam_role" "cluster" {
   name = "${local.identity}-cluster"
   assume_role_policy = jsonencode({
@@ -21,7 +21,7 @@ resource "aws_eks_cluster" "main" {
   version                   = var.kubernetes_version
   role_arn                  = aws_iam_role.cluster.arn
   enabled_cluster_log_types = ["api", "audit", "authenticator"]
-  # Ours are below, and theirs would come before them.
+  # The add-ons below replace the default ones.
   bootstrap_self_managed_addons = false
 
   access_config {
@@ -48,7 +48,7 @@ resource "aws_eks_cluster" "main" {
     }
   }
 
-  # With STANDARD, AWS upgrades the cluster by itself when its version's time is over, whoever works on it.
+  # With STANDARD, AWS upgrades the cluster automatically when its version's support ends, even while users work on it.
   upgrade_policy {
     support_type = "EXTENDED"
   }
@@ -82,7 +82,7 @@ resource "aws_eks_access_policy_association" "admin" {
 }
 
 locals {
-  # Those without which no node gets ready come before the nodes; those that need a node come after.
+  # Add-ons that nodes need to become ready come before the nodes; add-ons that need a node come after.
   addons_before_nodes = {
     "vpc-cni"    = { enableNetworkPolicy = "true" }
     "kube-proxy" = {}

@@ -1,5 +1,5 @@
-# How people and machines come to the control plane. The load balancers are made here and not by Kubernetes: their names
-# must be known before the chart is installed (the API must know its own name, the machines the caches').
+# Access to the control plane for users and machines. OpenTofu creates the load balancers, not Kubernetes, because their names
+# must be known before the chart is installed (the API needs its own name, the machines those of the caches).
 data "aws_ec2_managed_prefix_list" "cloudfront" {
   name = "com.amazonaws.global.cloudfront.origin-facing"
 }
@@ -70,7 +70,7 @@ resource "aws_lb" "api" {
   internal           = false
   subnets            = [for zone in local.zones : aws_subnet.public[zone].id]
   security_groups    = [aws_security_group.api.id]
-  # Its targets are in one zone, and people come in by any.
+  # Its targets are in one zone; users connect through any.
   enable_cross_zone_load_balancing = true
 }
 
@@ -120,16 +120,16 @@ resource "aws_lb_listener" "entrance" {
   }
 }
 
-# HTTPS only, nothing cached, everything passed on. Web sockets (SSH through HTTPS) need no setting.
+# HTTPS only, no caching, all headers passed. WebSockets (SSH through HTTPS) need no setting.
 resource "aws_cloudfront_distribution" "api" {
-  # Looked for by this comment (docs/operations/aws.md).
+  # docs/operations/aws.md finds the distribution by this comment.
   comment         = "GPU Dev API Service - HTTPS endpoint"
   enabled         = true
   is_ipv6_enabled = true
   http_version    = "http2"
   price_class     = "PriceClass_100"
   aliases         = var.api_domain == "" ? [] : [var.api_domain]
-  # It takes a quarter of an hour, in which everything else can go on.
+  # Deployment takes a quarter of an hour; nothing needs to wait for it.
   wait_for_deployment = false
 
   origin {
@@ -148,7 +148,7 @@ resource "aws_cloudfront_distribution" "api" {
 
   default_cache_behavior {
     target_origin_id = "api"
-    # Not redirected: whoever came by HTTP has already sent their key in the clear, and shall notice.
+    # No redirect: a client that used HTTP has already sent its key in the clear and should fail.
     viewer_protocol_policy = "https-only"
     allowed_methods        = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"]
     cached_methods         = ["GET", "HEAD"]
@@ -158,8 +158,8 @@ resource "aws_cloudfront_distribution" "api" {
     origin_request_policy_id = "216adef6-2c7f-47e4-b989-5493ae7ebd47"
   }
 
-  # Else CloudFront keeps errors for ten seconds, by the address alone and whatever we say: one person's 404 would be
-  # another's, and the API away for longer than it is.
+  # By default CloudFront caches errors for ten seconds, by URL alone: one user's 404 would be served to another, and an
+  # outage would last longer.
   dynamic "custom_error_response" {
     for_each = toset([400, 403, 404, 405, 414, 500, 501, 502, 503, 504])
     content {
@@ -184,7 +184,7 @@ resource "aws_cloudfront_distribution" "api" {
   lifecycle {
     precondition {
       condition     = (var.api_domain == "") == (var.api_certificate_arn == "")
-      error_message = "api_domain and api_certificate_arn are given together or not at all."
+      error_message = "Set both api_domain and api_certificate_arn, or neither."
     }
   }
 }

@@ -1,4 +1,4 @@
-# Which groups of GPU machines there are. What the types are comes from the server's own catalogue (../declared.json).
+# The groups of GPU machines. The GPU types come from the server's catalogue (../declared.json).
 locals {
   declared     = jsondecode(file("${path.module}/../declared.json"))
   gpu_types    = local.declared.gpu_types
@@ -18,7 +18,7 @@ locals {
     }
   }
 
-  # As the availability reconciler does it: the longest name of a type that the group bears whole.
+  # As in the availability reconciler: the longest type name that the group's name contains as a whole.
   types_of_group = {
     for name in keys(local.wanted_groups) : name => [
       for type in keys(local.gpu_types) : type if name == type || startswith(name, "${type}-")

@@ -1,5 +1,5 @@
-# Who may do what in AWS: the machines, the volume driver, and each service of the control plane by itself. The services'
-# actions are those their code declares (../declared.json, written by tools/infra-declarations; a test compares).
+# Permissions in AWS: the machines, the volume driver, and each service of the control plane. The services' actions are those
+# that their code declares (../declared.json, written by tools/infra-declarations; a test compares).
 resource "aws_iam_role" "node" {
   name = "${local.identity}-node"
   assume_role_policy = jsonencode({
@@ -18,7 +18,7 @@ resource "aws_iam_role_policy_attachment" "node" {
   policy_arn = "arn:aws:iam::aws:policy/${each.value}"
 }
 
-# What AWS's own policy lacks: the first pull through a cache makes its repository.
+# Missing in AWS's own policy: the first pull through a cache creates its repository.
 resource "aws_iam_role_policy" "node_pulls_through" {
   name = "pull-through-cache"
   role = aws_iam_role.node.name
@@ -44,7 +44,7 @@ resource "aws_iam_openid_connect_provider" "cluster" {
 
 locals {
   issuer = replace(aws_eks_cluster.main.identity[0].oidc[0].issuer, "https://", "")
-  # Which service account of the cluster may take a role, as IAM is told it.
+  # IAM conditions: which service account of the cluster may assume a role.
   trust_of = {
     for account in concat(["kube-system:ebs-csi-controller-sa"], [for name in keys(local.service_actions) : "gpu-controlplane:${name}"]) :
     account => jsonencode({
@@ -76,9 +76,9 @@ resource "aws_iam_role_policy_attachment" "ebs_csi" {
 
 locals {
   service_actions = local.declared.aws.services
-  # These only ever concern what is ours: it carries its owner's name, and no other environment's.
+  # Limited to our resources: tagged with an owner, and not with another environment.
   only_on_ours = ["ec2:DeleteVolume", "ec2:ModifyVolume", "ec2:DeleteSnapshot"]
-  # And these our groups of machines: their names tell.
+  # Limited to our groups of machines, by name.
   only_on_our_groups = ["autoscaling:StartInstanceRefresh"]
   our_groups         = "arn:aws:autoscaling:${var.aws_region}:${data.aws_caller_identity.current.account_id}:autoScalingGroup:*:autoScalingGroupName/${var.prefix}"
   service_policies = {

@@ -1,4 +1,4 @@
-# Our images, built and pushed when what they are made of has changed, and only then. The tag is a hash of it.
+# Our images, built and pushed only when their inputs change. The tag is a hash of the inputs.
 locals {
   root = abspath("${path.module}/../..")
   inputs = {
@@ -6,7 +6,7 @@ locals {
       ["pyproject.toml", "README.md", "LICENSE", "locks/dev.txt", "images/server/Containerfile", "images/server/build"],
       [for file in fileset(local.root, "src/**") : file if !can(regex("(__pycache__|\\.pyc$)", file))],
     )
-    # A newer Go makes another program of the same text.
+    # Another version of Go compiles another program.
     dev-server = concat(
       ["locks/go.txt"],
       [for file in fileset(local.root, "images/dev-server/**") : file if !can(regex("(/dist/|_test\\.go$|README|/\\.)", file))],
@@ -25,7 +25,7 @@ locals {
     ssh-proxy             = { kind = "server", repository = "${var.prefix}-ssh-proxy" }
     dev-server            = { kind = "dev-server", repository = "${var.prefix}-dev-server" }
   }
-  # What build-image is told, by its environment.
+  # Environment of build-image.
   builds = {
     for name, image in local.images : name => {
       KIND     = image.kind

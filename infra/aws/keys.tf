@@ -1,4 +1,4 @@
-# The key that Kubernetes' secrets and the logs are encrypted with.
+# The key that encrypts Kubernetes secrets and logs.
 data "aws_caller_identity" "current" {}
 
 resource "aws_kms_key" "main" {
@@ -34,7 +34,7 @@ resource "aws_kms_alias" "main" {
   target_key_id = aws_kms_key.main.key_id
 }
 
-# Named as EKS names it: made first, so that it is encrypted and ends some day.
+# Has the name that EKS uses. Created first, so that it is encrypted and has a retention.
 resource "aws_cloudwatch_log_group" "cluster" {
   name              = "/aws/eks/${local.cluster_name}/cluster"
   retention_in_days = var.log_retention_days

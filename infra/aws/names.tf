@@ -1,10 +1,10 @@
-# What things are called. Two environments can be in one account: in different regions with nothing else different (as test
-# and production are), and in one region with different prefixes. So every name that must be the only one of its kind in
-# a region has the prefix, and one that must be so in the whole account the region too.
+# Names. Two environments can share an account: in different regions without further changes (as test and production do), or
+# in one region with different prefixes. So every name that must be unique in a region has the prefix, and every name that
+# must be unique in the account has the region too.
 locals {
-  # By default the names that people know.
+  # The default names.
   cluster_name  = var.cluster_name != "" ? var.cluster_name : "${var.prefix}-cluster"
   custom_images = var.prefix == "pytorch-gpu-dev" ? "gpu-dev-custom-images" : "custom-images-${var.prefix}"
-  # IAM knows no regions.
+  # IAM is global.
   identity = "${var.prefix}-${var.aws_region}"
 }

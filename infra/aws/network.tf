@@ -1,8 +1,8 @@
-# One private network with a subnet for each zone. All machines have public addresses: people reach their dev servers
-# there by SSH, and nothing has to be translated. What may come in is decided in security.tf.
+# One private network with a subnet per zone. All machines have public addresses, so that users can reach their dev servers by
+# SSH without NAT. security.tf decides about inbound traffic.
 data "aws_availability_zones" "available" {
   state = "available"
-  # In these EKS makes no control plane, in us-east-1, us-west-1 and ca-central-1.
+  # EKS does not support control planes in these zones of us-east-1, us-west-1 and ca-central-1.
   exclude_zone_ids = ["use1-az3", "usw1-az2", "cac1-az3"]
 
   filter {
@@ -13,7 +13,7 @@ data "aws_availability_zones" "available" {
   lifecycle {
     postcondition {
       condition     = var.primary_zone == "" || contains(self.names, var.primary_zone)
-      error_message = "primary_zone is ${var.primary_zone}, which is no zone of ${var.aws_region}: ${join(", ", sort(self.names))}."
+      error_message = "Invalid primary_zone ${var.primary_zone}: the zones of ${var.aws_region} are ${join(", ", sort(self.names))}."
     }
   }
 }
@@ -21,7 +21,7 @@ data "aws_availability_zones" "available" {
 locals {
   zones        = sort(data.aws_availability_zones.available.names)
   primary_zone = var.primary_zone != "" ? var.primary_zone : local.zones[0]
-  # By its letter, so that a zone that comes or goes moves no other's addresses.
+  # By its letter, so that adding or removing a zone changes no other zone's addresses.
   subnet_cidrs = {
     for zone in local.zones : zone => cidrsubnet(var.vpc_cidr, 4, index(split("", "abcdefghijklmnop"), substr(zone, -1, 1)))
   }

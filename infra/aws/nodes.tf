@@ -1,5 +1,5 @@
-# The machines: one fixed group for each name in local.gpu_groups, and one for the control plane. A group's name is its
-# key everywhere, so no group depends on another's place in a list.
+# The machines: one group of fixed size for each name in local.gpu_groups, and one for the control plane. Groups are keyed by
+# name, so none depends on a position in a list.
 data "aws_ssm_parameter" "gpu_node_image" {
   count = var.gpu_node_image == "" ? 1 : 0
   name  = "/aws/service/eks/optimized-ami/${var.kubernetes_version}/amazon-linux-2023/x86_64/nvidia/recommended/image_id"
@@ -11,14 +11,14 @@ data "aws_ssm_parameter" "cpu_node_image" {
 }
 
 locals {
-  # An id of an image is no secret, though AWS's provider treats every parameter as one.
+  # An image id is not secret, but AWS's provider marks every parameter as sensitive.
   gpu_node_image = var.gpu_node_image != "" ? var.gpu_node_image : nonsensitive(data.aws_ssm_parameter.gpu_node_image[0].value)
   cpu_node_image = var.cpu_node_image != "" ? var.cpu_node_image : nonsensitive(data.aws_ssm_parameter.cpu_node_image[0].value)
 
-  # Addresses of services inside the cluster, which machines are told before they join it.
+  # Service addresses of the cluster; machines need them before they join.
   services_cidr = "172.20.0.0/16"
 
-  # Of 2 MiB. EFA's library keeps its buffers in them; so many does AWS's own installer of EFA set aside.
+  # Pages of 2 MiB for the buffers of EFA's library; the number is that of AWS's EFA installer.
   efa_huge_pages = 5128
 
   about_cluster = {
@@ -29,7 +29,7 @@ locals {
     mirrors = {
       "ghcr.io"   = { server = "https://ghcr.io", cache = local.cache_urls.ghcr }
       "docker.io" = { server = "https://registry-1.docker.io", cache = local.cache_urls.dockerhub }
-      # Images may also be named by the caches' own names, which machines cannot look up: they are in the cluster's DNS.
+      # Images may also use the caches' own names, which only the cluster's DNS resolves, not the machines.
       "registry-ghcr.gpu-controlplane.svc.cluster.local:5000"      = { server = local.cache_urls.ghcr, cache = local.cache_urls.ghcr }
       "registry-dockerhub.gpu-controlplane.svc.cluster.local:5000" = { server = local.cache_urls.dockerhub, cache = local.cache_urls.dockerhub }
     }
@@ -53,7 +53,7 @@ resource "aws_launch_template" "gpu" {
     arn = aws_iam_instance_profile.node.arn
   }
 
-  # With one interface, of either kind, a machine keeps its public address.
+  # A machine has a public address only with a single interface, of either kind.
   network_interfaces {
     device_index                = 0
     interface_type              = each.value.efa ? "efa" : null
@@ -75,7 +75,7 @@ resource "aws_launch_template" "gpu" {
     }
   }
 
-  # One hop: dev servers cannot ask for the machine's own credentials.
+  # One hop: dev servers cannot get the machine's credentials.
   metadata_options {
     http_endpoint               = "enabled"
     http_tokens                 = "required"
@@ -116,11 +116,11 @@ resource "aws_launch_template" "gpu" {
   lifecycle {
     precondition {
       condition     = each.value.type != null
-      error_message = length(var.gpu_groups) > 0 ? "The group ${each.key} is named after no GPU type. It must be one of ${join(", ", keys(local.gpu_types))}, or one of them with -suffix; a type of your own belongs into src/gpudev/domain/catalogue.toml." : "instance_type is ${var.instance_type}, which is no GPU type's machine: ${join(", ", keys(local.by_machine))}. For another machine with such GPUs name the type: gpu_groups = { t4 = { instance_type = \"${var.instance_type}\", count = ${var.gpu_instance_count} } }."
+      error_message = length(var.gpu_groups) > 0 ? "Invalid group name ${each.key}: expected one of ${join(", ", keys(local.gpu_types))}, or one of them with -suffix. Add your own types to src/gpudev/domain/catalogue.toml." : "Invalid instance_type ${var.instance_type}: expected one of ${join(", ", keys(local.by_machine))}. For another machine with such GPUs, name the type: gpu_groups = { t4 = { instance_type = \"${var.instance_type}\", count = ${var.gpu_instance_count} } }."
     }
     precondition {
       condition     = contains(local.zones, each.value.zone)
-      error_message = "The group ${each.key} is in ${each.value.zone}, which is no zone of ${var.aws_region}: ${join(", ", local.zones)}."
+      error_message = "Invalid zone ${each.value.zone} of the group ${each.key}: the zones of ${var.aws_region} are ${join(", ", local.zones)}."
     }
   }
 }
@@ -134,7 +134,7 @@ resource "aws_autoscaling_group" "gpu" {
   vpc_zone_identifier   = [aws_subnet.public[each.value.zone].id]
   health_check_type     = "EC2"
   protect_from_scale_in = false
-  # Large machines may be had only after a while: the group goes on trying, and nothing here waits for it.
+  # Large machines may be unavailable for a while: the group retries, and nothing here waits for it.
   wait_for_capacity_timeout = "0"
 
   launch_template {
@@ -205,7 +205,7 @@ resource "aws_launch_template" "cpu" {
   }
 }
 
-# In one zone: the database's volumes cannot leave theirs.
+# In one zone, because the database's volumes cannot leave it.
 resource "aws_autoscaling_group" "cpu" {
   name                      = "${var.prefix}-cpu-nodes"
   min_size                  = 1

@@ -9,7 +9,7 @@ output "subnet_id" {
 }
 
 output "subnet_ids" {
-  description = "The subnets by zone."
+  description = "Subnets by zone."
   value       = { for zone, subnet in aws_subnet.public : zone => subnet.id }
 }
 
@@ -26,12 +26,12 @@ output "eks_cluster_arn" {
 }
 
 output "placement_group_names" {
-  description = "By the name of the group of GPU machines."
+  description = "Placement groups by the name of their group of GPU machines."
   value       = { for name, group in aws_placement_group.gpu : name => group.name }
 }
 
 output "security_group_id" {
-  description = "Of the machines."
+  description = "The security group of the machines."
   value       = aws_security_group.nodes.id
 }
 
@@ -45,7 +45,7 @@ output "gpu_node_groups" {
 }
 
 output "cli_config" {
-  description = "For people: tofu output -raw cli_config | gpu-dev config import -"
+  description = "Configuration for users: tofu output -raw cli_config | gpu-dev config import -"
   value = jsonencode({
     api_url      = "https://${local.api_host}"
     cluster_name = aws_eks_cluster.main.name
@@ -54,7 +54,7 @@ output "cli_config" {
 }
 
 output "ecr_repository_url" {
-  description = "For people's own images."
+  description = "Repository for users' own images."
   value       = aws_ecr_repository.custom.repository_url
 }
 
@@ -67,12 +67,12 @@ output "api_service_url" {
 }
 
 output "api_service_url_loadbalancer" {
-  description = "By HTTP, from loadbalancer_cidrs only."
+  description = "Plain HTTP, from loadbalancer_cidrs only."
   value       = "http://${aws_lb.api.dns_name}"
 }
 
 output "api_service_loadbalancer_url" {
-  description = "The same."
+  description = "The same as api_service_url_loadbalancer."
   value       = "http://${aws_lb.api.dns_name}"
 }
 
@@ -81,11 +81,11 @@ output "service_role_arns" {
 }
 
 output "chart_values" {
-  description = "What charts/gpu-dev-server is installed with, as YAML."
+  description = "Values of the release of charts/gpu-dev-server, as YAML."
   value       = yamlencode(local.chart_values)
 }
 
 output "helm_releases" {
-  description = "What Helm has installed: name, chart, version, namespace."
+  description = "Helm releases: name, chart, version, namespace."
   value       = module.releases.installed
 }

@@ -2,8 +2,8 @@
 environment = "production"
 aws_region  = "us-east-2"
 
-# Every type there is, so that each has its group. Capacity of the larger ones is bought beforehand: put the id of the
-# reservation and its zone here, then raise the count.
+# One group for every type. Capacity of the larger types is bought in advance: set the id and zone of the reservation here,
+# then raise the count.
 gpu_groups = {
   t4   = { count = 0 }
   l4   = { count = 0 }

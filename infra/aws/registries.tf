@@ -1,4 +1,4 @@
-# Where images are kept: one repository for each image of ours, one for people's own, and AWS's caches of others.
+# Image registries: one repository for each of our images, one for users' own, and ECR's pull-through caches.
 locals {
   registry = "${data.aws_caller_identity.current.account_id}.dkr.ecr.${var.aws_region}.amazonaws.com"
   cached_registries = merge(
@@ -7,7 +7,7 @@ locals {
       "quay"       = { url = "quay.io", credential = null }
       "kubernetes" = { url = "registry.k8s.io", credential = null }
     },
-    # AWS caches Docker Hub only for who has an account there.
+    # ECR caches Docker Hub only with a Docker Hub account.
     var.dockerhub_credential_arn == "" ? {} : {
       "dockerhub" = { url = "registry-1.docker.io", credential = var.dockerhub_credential_arn }
     },
@@ -17,9 +17,9 @@ locals {
 resource "aws_ecr_repository" "image" {
   for_each = local.images
   name     = each.value.repository
-  # A tag is made of what went into the image: it never means another one.
+  # Tags are hashes of the image's inputs and never change their meaning.
   image_tag_mutability = "IMMUTABLE"
-  # All of it can be built again, so it does not stand in the way of a destroy. People's own images do.
+  # These images can be rebuilt, so they do not block a destroy. Users' own images do.
   force_delete = true
 
   image_scanning_configuration {

@@ -1,4 +1,4 @@
-# What runs in the cluster. Helm installs it; the values are derived from what was made here.
+# Helm releases in the cluster, with values derived from the infrastructure.
 provider "helm" {
   kubernetes = {
     host                   = aws_eks_cluster.main.endpoint

@@ -1,5 +1,5 @@
-# Who reaches the machines. Kubernetes gives services that ask for no particular NodePort one of 30086 and above first
-# (the static band is below), so dev servers are found there and the fixed ports can be kept closed to people.
+# Inbound traffic to the machines. Kubernetes assigns dynamic NodePorts from 30086 on first (the static band is below), so dev
+# servers use these, and the fixed ports can stay closed to users.
 locals {
   fixed_ports = {
     grafana   = 30080
@@ -59,7 +59,7 @@ resource "aws_vpc_security_group_ingress_rule" "from_balancers" {
   referenced_security_group_id = each.value
 }
 
-# EFA passes traffic only between machines that allow each other everything, in both directions.
+# EFA needs all traffic allowed between the machines, in both directions.
 resource "aws_security_group" "efa" {
   name_prefix = "${var.prefix}-efa-"
   description = "GPU dev servers: between machines, by EFA"

@@ -54,7 +54,7 @@ resource "google_container_cluster" "main" {
   }
 
   lifecycle {
-    # Of the first pool, which is removed at once.
+    # For the default pool, which is removed at once.
     ignore_changes = [node_config, initial_node_count]
   }
 }
@@ -95,7 +95,7 @@ resource "google_container_node_pool" "gpu" {
   node_locations = [each.value.zone]
   node_count     = each.value.count
 
-  # Somebody works on every machine: nobody but an operator replaces one.
+  # Users work on these machines: only operators replace them.
   management {
     auto_repair  = false
     auto_upgrade = false
@@ -135,7 +135,7 @@ resource "google_container_node_pool" "gpu" {
       }
     }
 
-    # Dev servers cannot ask for the machine's own credentials.
+    # Dev servers cannot get the machine's credentials.
     workload_metadata_config {
       mode = "GKE_METADATA"
     }
@@ -144,7 +144,7 @@ resource "google_container_node_pool" "gpu" {
   lifecycle {
     precondition {
       condition     = each.value.type != null
-      error_message = "The pool ${each.key} is named after no GPU type that Google Cloud has: ${join(", ", keys(local.machines))}, or one of them with -suffix."
+      error_message = "Invalid pool name ${each.key}: expected one of ${join(", ", keys(local.machines))}, or one of them with -suffix."
     }
     precondition {
       condition     = each.value.type == null || contains(keys(local.declared.gpu_types), coalesce(each.value.type, "none"))

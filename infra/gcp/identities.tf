@@ -1,8 +1,8 @@
-# An account for each service that asks the cloud for something, with a role of exactly the permissions that its code
+# An account for each service that calls the cloud, with a role of exactly the permissions that its code
 # declares (../declared.json, written by tools/infra-declarations; a test compares).
 resource "google_service_account" "service" {
   for_each = local.declared.gcp.services
-  # Of the service's name only the end: reservation-processor would be too long with most prefixes.
+  # Only the last part of the service's name: reservation-processor would be too long with most prefixes.
   account_id   = "${var.prefix}-${reverse(split("-", each.key))[0]}"
   display_name = "GPU dev servers: ${each.key}"
 }
@@ -27,6 +27,6 @@ resource "google_service_account_iam_member" "service" {
   role               = "roles/iam.workloadIdentityUser"
   member             = "serviceAccount:${var.project}.svc.id.goog[gpu-controlplane/${each.key}]"
 
-  # The pool of identities comes with the cluster.
+  # The workload identity pool is created with the cluster.
   depends_on = [google_container_cluster.main]
 }

@@ -1,5 +1,5 @@
-# Artifact Registry for our images and people's own, and a cache of Docker Hub. Images are built and pushed when what they
-# are made of has changed, and only then: the tag is a hash of it.
+# Artifact Registry for our images and users' own, and a cache of Docker Hub. Images are built and pushed only when their inputs
+# change: the tag is a hash of the inputs.
 resource "google_artifact_registry_repository" "ours" {
   repository_id = var.prefix
   location      = var.region
@@ -37,7 +37,7 @@ locals {
       ["pyproject.toml", "README.md", "LICENSE", "locks/dev.txt", "images/server/Containerfile", "images/server/build"],
       [for file in fileset(local.root, "src/**") : file if !can(regex("(__pycache__|\\.pyc$)", file))],
     )
-    # A newer Go makes another program of the same text.
+    # Another version of Go compiles another program.
     dev-server = concat(
       ["locks/go.txt"],
       [for file in fileset(local.root, "images/dev-server/**") : file if !can(regex("(/dist/|_test\\.go$|README|/\\.)", file))],

@@ -1,5 +1,5 @@
-# One network with one subnet. Machines have public addresses: people reach their dev servers there by SSH. Kubernetes
-# gives services that ask for no particular NodePort one of 30086 and above first.
+# One network with one subnet. Machines have public addresses, so that users can reach their dev servers by SSH. Kubernetes
+# assigns dynamic NodePorts from 30086 on first.
 resource "google_compute_network" "main" {
   name                    = "${var.prefix}-network"
   auto_create_subnetworks = false

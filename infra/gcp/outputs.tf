@@ -23,7 +23,7 @@ output "gpu_node_pools" {
 }
 
 output "api_address" {
-  description = "What api_domain must lead to."
+  description = "The address that api_domain must resolve to."
   value       = google_compute_global_address.api.address
 }
 
@@ -32,7 +32,7 @@ output "api_service_url" {
 }
 
 output "cli_config" {
-  description = "For people: tofu output -raw cli_config | gpu-dev config import -"
+  description = "Configuration for users: tofu output -raw cli_config | gpu-dev config import -"
   value = jsonencode({
     api_url      = "https://${var.api_domain}"
     cluster_name = google_container_cluster.main.name
@@ -41,7 +41,7 @@ output "cli_config" {
 }
 
 output "artifact_registry_url" {
-  description = "For people's own images."
+  description = "Repository for users' own images."
   value       = "${local.registry}/${var.project}/${google_artifact_registry_repository.custom.repository_id}"
 }
 
@@ -50,11 +50,11 @@ output "pull_through_cache_urls" {
 }
 
 output "chart_values" {
-  description = "What charts/gpu-dev-server is installed with, as YAML."
+  description = "Values of the release of charts/gpu-dev-server, as YAML."
   value       = yamlencode(local.chart_values)
 }
 
 output "helm_releases" {
-  description = "What Helm has installed: name, chart, version, namespace."
+  description = "Helm releases: name, chart, version, namespace."
   value       = module.releases.installed
 }

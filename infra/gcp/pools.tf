@@ -1,5 +1,5 @@
-# Which pools of GPU machines there are. What a type is called comes from the server's own catalogue (../declared.json);
-# which machine has it on Google Cloud stands here.
+# The pools of GPU machines. GPU types come from the server's catalogue (../declared.json); their machine types on Google Cloud
+# are listed here.
 locals {
   declared = jsondecode(file("${path.module}/../declared.json"))
   machines = {

@@ -1,4 +1,4 @@
-# What runs in the cluster. Helm installs it; the values are derived from what was made here.
+# Helm releases in the cluster, with values derived from the infrastructure.
 data "google_client_config" "current" {}
 
 provider "helm" {
@@ -14,7 +14,7 @@ module "releases" {
   chart        = "${local.root}/charts/gpu-dev-server"
   chart_values = compact([yamlencode(local.chart_values), var.chart_values])
   grafana_port = 30080
-  # GKE brings its own driver and device plugin.
+  # GKE has its own driver and device plugin.
   gpu_operator = false
 
   depends_on = [google_container_node_pool.cpu, null_resource.server_image, null_resource.dev_server_image]
@@ -40,9 +40,9 @@ locals {
       toleratedTaints = ["nvidia.com/gpu"]
     }
     settings = {
-      # Google's front ends, from which its load balancers come.
+      # Addresses of Google's load balancers.
       GPU_DEV_TRUSTED_PROXIES = "130.211.0.0/22,35.191.0.0/16"
-      # They keep idle connections for 600 seconds, and take one for alive that we have ended.
+      # They keep idle connections for 600 seconds, so the API must keep them longer.
       GPU_DEV_KEEP_ALIVE = "620"
     }
     apiService = {
@@ -59,7 +59,7 @@ locals {
         }
       }
     }
-    # Artifact Registry caches by itself.
+    # Artifact Registry has its own cache.
     registryCaches       = { enabled = false }
     reservationProcessor = { serviceAccount = local.chart_role["reservation-processor"] }
     availabilityUpdater  = { serviceAccount = local.chart_role["availability-updater"] }

@@ -1,4 +1,4 @@
-# Everything that can be set. Only the project has no default.
+# All variables. Only project and api_domain have no default.
 
 variable "project" {
   description = "The id of the Google Cloud project."
@@ -11,14 +11,14 @@ variable "environment" {
 }
 
 variable "prefix" {
-  description = "Begins the names of everything."
+  description = "Prefix of all names."
   type        = string
   default     = "pytorch-gpu-dev"
 
   validation {
-    # The longest name that begins with it is a service account's, which may have 30 characters.
+    # The longest name with this prefix is a service account's, which is limited to 30 characters.
     condition     = can(regex("^[a-z][a-z0-9-]{1,18}[a-z0-9]$", var.prefix))
-    error_message = "The prefix must be 3 to 20 lower-case letters, digits and dashes."
+    error_message = "Invalid prefix: expected 3 to 20 lower-case letters, digits and dashes."
   }
 }
 
@@ -28,7 +28,7 @@ variable "region" {
 }
 
 variable "primary_zone" {
-  description = "Of the control plane, and of GPU pools that name no other. Disks cannot leave their zone, so it should stay as it is."
+  description = "The zone of the control plane, and the default zone of GPU pools. Do not change it later: disks cannot leave their zone."
   type        = string
   default     = "us-central1-a"
 }
@@ -39,33 +39,33 @@ variable "network_cidr" {
 }
 
 variable "cluster_name" {
-  description = "Empty: PREFIX-cluster, so pytorch-gpu-dev-cluster. It cannot be changed afterwards."
+  description = "The cluster's name. Empty: PREFIX-cluster, by default pytorch-gpu-dev-cluster. It cannot be changed later."
   type        = string
   default     = ""
 
   validation {
     condition     = var.cluster_name == "" || can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", var.cluster_name))
-    error_message = "The cluster's name must be up to 40 lower-case letters, digits and dashes."
+    error_message = "Invalid cluster name: expected up to 40 lower-case letters, digits and dashes."
   }
 }
 
 variable "deletion_protection" {
-  description = "Whether Google refuses to delete the cluster. To end the environment: false, apply, destroy."
+  description = "Protects the cluster from deletion. To remove the environment, set it to false, apply, destroy."
   type        = bool
   default     = true
 }
 
 variable "kubernetes_api_cidrs" {
-  description = "From where the API of Kubernetes is reached."
+  description = "Networks that can reach the Kubernetes API."
   type        = set(string)
   default     = ["0.0.0.0/0"]
 }
 
 variable "gpu_pools" {
   description = <<-END
-    Pools of GPU machines by name: a GPU type (h100), or one with a suffix of your choice (h100-reserved). Each is made by
-    itself: adding, removing or reordering pools touches no other.
-    machine_type  empty: the type's own
+    Pools of GPU machines by name: a GPU type (h100), or one with your own suffix (h100-reserved). Pools are
+    independent: adding, removing or reordering one changes no other.
+    machine_type  empty: the type's default
     count         machines; the size is fixed
     zone          empty: primary_zone
     reservation   the name of a reservation
@@ -83,17 +83,17 @@ variable "gpu_pools" {
   default = { t4 = { count = 2 } }
 
   validation {
-    # With the prefix it is the name of a node pool, which may have 40 characters.
+    # With the prefix it is the name of a node pool, which is limited to 40 characters.
     condition     = alltrue([for name in keys(var.gpu_pools) : can(regex("^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", name)) && length("${var.prefix}-${name}") <= 40])
-    error_message = "The name of a pool must be of lower-case letters, digits and dashes, and at most 40 with the prefix."
+    error_message = "Invalid pool name: expected lower-case letters, digits and dashes, at most 40 with the prefix."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : pool.count >= 0 && floor(pool.count) == pool.count])
-    error_message = "The number of machines of every pool must be 0 or a positive whole number."
+    error_message = "Invalid number of machines in a pool (expected a whole number of 0 or more)."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : !(pool.spot && pool.reservation != "")])
-    error_message = "A pool is either of spot machines or of reserved ones."
+    error_message = "A pool cannot be both spot and reserved."
   }
 }
 
@@ -103,29 +103,29 @@ variable "gpu_node_disk_gb" {
 }
 
 variable "cpu_machine_type" {
-  description = "Of the machines of the control plane."
+  description = "The machine type of the control plane."
   type        = string
   default     = "n2-standard-4"
 }
 
 variable "ssh_cidrs" {
-  description = "From where dev servers are reached by SSH at the nodes' addresses. Empty: only through the API."
+  description = "Networks that can reach dev servers by SSH at the nodes' addresses. Empty: only through the API."
   type        = set(string)
   default     = ["0.0.0.0/0"]
 }
 
 variable "api_domain" {
-  description = "The name people reach the API by; its address (output api_address) must be entered for it in DNS."
+  description = "The domain name of the API. Point it to the output api_address in DNS."
   type        = string
 }
 
 variable "chart_values" {
-  description = "YAML with further values of charts/gpu-dev-server; stronger than those derived here."
+  description = "YAML with additional values of charts/gpu-dev-server; they override those derived here."
   type        = string
   default     = ""
 
   validation {
     condition     = var.chart_values == "" || can(keys(yamldecode(var.chart_values)))
-    error_message = "The chart's values must be a YAML document with names and values."
+    error_message = "Invalid chart values (expected a YAML mapping)."
   }
 }

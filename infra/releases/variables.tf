@@ -4,23 +4,23 @@ variable "chart" {
 }
 
 variable "chart_values" {
-  description = "Its values, as YAML; the last is the strongest."
+  description = "Values of the chart, as YAML; later ones override earlier ones."
   type        = list(string)
 }
 
 variable "grafana_port" {
-  description = "The port of the machines where Grafana is."
+  description = "The NodePort of Grafana."
   type        = number
 }
 
 variable "efa" {
-  description = "Whether there are machines with AWS's EFA, by the label gpu-dev/efa."
+  description = "Whether there are machines with AWS's EFA (label gpu-dev/efa)."
   type        = bool
   default     = false
 }
 
 variable "gpu_operator" {
-  description = "Whether the machines need NVIDIA's operator: EKS does, GKE brings its own."
+  description = "Whether the machines need NVIDIA's operator: they do on EKS; GKE has its own driver."
   type        = bool
   default     = true
 }

@@ -1,5 +1,5 @@
-# Where the state of ../ is kept once more than one person applies it: a bucket of its own, encrypted, with every version,
-# locked by a file beside the state. Applied once, before; its own state is small and can be imported again.
+# The state of ../ for teams: an encrypted bucket with all versions, locked by a file beside the state. Apply it once, first;
+# its own state is small and can be imported again.
 variable "aws_region" {
   type    = string
   default = "us-west-1"

@@ -20,7 +20,7 @@ mock_provider "aws" {
       identity              = [{ oidc = [{ issuer = "https://oidc.eks.us-west-1.amazonaws.com/id/MOCKED" }] }]
     }
   }
-  # The provider checks the form of these.
+  # The provider validates the format of these.
   mock_resource "aws_iam_role" {
     defaults = { arn = "arn:aws:iam::123456789012:role/mocked" }
   }
@@ -51,7 +51,7 @@ run "the_test_environment_is_the_default" {
 
   assert {
     condition     = keys(aws_autoscaling_group.gpu) == ["t4"] && aws_autoscaling_group.gpu["t4"].name == "pytorch-gpu-dev-gpu-nodes-t4"
-    error_message = "One group, called as the reconciler looks for it."
+    error_message = "One group, with the name that the reconciler looks for."
   }
   assert {
     condition     = aws_launch_template.gpu["t4"].instance_type == "g4dn.12xlarge" && aws_autoscaling_group.gpu["t4"].desired_capacity == 2
@@ -63,7 +63,7 @@ run "the_test_environment_is_the_default" {
   }
   assert {
     condition     = aws_autoscaling_group.cpu.name == "pytorch-gpu-dev-cpu-nodes" && aws_autoscaling_group.cpu.min_size == 1 && aws_autoscaling_group.cpu.max_size == 4 && aws_autoscaling_group.cpu.desired_capacity == 2
-    error_message = "The control plane has 1 to 4 machines, 2 at first."
+    error_message = "The control plane has 1 to 4 machines, initially 2."
   }
   assert {
     condition     = aws_eks_cluster.main.name == "pytorch-gpu-dev-cluster" && output.eks_cluster_name == "pytorch-gpu-dev-cluster"
@@ -71,27 +71,27 @@ run "the_test_environment_is_the_default" {
   }
   assert {
     condition     = aws_cloudfront_distribution.api.comment == "GPU Dev API Service - HTTPS endpoint" && aws_cloudfront_distribution.api.default_cache_behavior[0].viewer_protocol_policy == "https-only"
-    error_message = "CloudFront is found by its comment, and speaks HTTPS only."
+    error_message = "CloudFront has the comment by which it is found, and serves HTTPS only."
   }
   assert {
     condition     = length(aws_cloudfront_distribution.api.custom_error_response) == 10 && alltrue([for one in aws_cloudfront_distribution.api.custom_error_response : one.error_caching_min_ttl == 0])
-    error_message = "CloudFront keeps no errors."
+    error_message = "CloudFront does not cache errors."
   }
   assert {
     condition     = { for name, release in output.helm_releases : name => [release.version, release.namespace] if name != "gpu-dev" } == { gpu-operator = ["v25.3.3", "gpu-operator"], kube-prometheus-stack = ["67.9.0", "monitoring"] }
-    error_message = "What Helm installs."
+    error_message = "The Helm releases."
   }
   assert {
     condition     = yamldecode(output.chart_values).devServers.wholeNodeResources == []
-    error_message = "Nobody is given a device that no machine has."
+    error_message = "No dev server requests a device that no machine has."
   }
   assert {
     condition     = output.supported_gpu_types == tolist(["t4"]) && output.placement_group_names == {}
-    error_message = "Outputs that are known before anything is made."
+    error_message = "Outputs are known at plan time."
   }
   assert {
     condition     = alltrue([for group in concat(values(aws_autoscaling_group.gpu), [aws_autoscaling_group.cpu]) : length([for tag in group.tag : tag if tag.key == "kubernetes.io/cluster/pytorch-gpu-dev-cluster" && tag.value == "owned" && tag.propagate_at_launch]) == 1])
-    error_message = "Machines say whose they are."
+    error_message = "Machines are tagged."
   }
 }
 
@@ -100,7 +100,7 @@ run "no_zone_is_taken_that_eks_refuses" {
 
   assert {
     condition     = toset(data.aws_availability_zones.available.exclude_zone_ids) == toset(["use1-az3", "usw1-az2", "cac1-az3"])
-    error_message = "One of these among the subnets, and no cluster is made."
+    error_message = "EKS cannot use these zones."
   }
 }
 
@@ -117,11 +117,11 @@ run "services_may_do_what_their_code_declares_and_only_to_what_is_ours" {
   }
   assert {
     condition     = alltrue([for policy in values(local.service_policies) : alltrue([for statement in jsondecode(policy).Statement : try(statement.Condition.Null["aws:ResourceTag/gpu-dev-user"], "") == "false" if contains(statement.Action, "ec2:DeleteVolume")])])
-    error_message = "Only what carries an owner's name is deleted."
+    error_message = "Only tagged resources can be deleted."
   }
   assert {
     condition     = alltrue([for policy in values(local.service_policies) : alltrue([for statement in jsondecode(policy).Statement : try(statement.Condition.StringEqualsIfExists["aws:ResourceTag/gpu-dev-environment"], "") == "pytorch-gpu-dev" if contains(statement.Action, "ec2:DeleteVolume")])])
-    error_message = "And nothing that another environment has made."
+    error_message = "Resources of other environments cannot be deleted."
   }
 }
 
@@ -162,7 +162,7 @@ run "groups_are_known_by_their_names" {
   }
   assert {
     condition     = output.supported_gpu_types == tolist(["a100", "h100", "t4"])
-    error_message = "A suffix makes no type."
+    error_message = "A suffix does not change the type."
   }
   assert {
     condition     = keys(aws_placement_group.gpu) == ["h100"] && aws_launch_template.gpu["h100"].network_interfaces[0].interface_type == "efa"
@@ -170,15 +170,15 @@ run "groups_are_known_by_their_names" {
   }
   assert {
     condition     = { for name, template in aws_launch_template.gpu : name => strcontains(base64decode(template.user_data), "gpu-dev/efa=true") && strcontains(base64decode(template.user_data), "vm.nr_hugepages=5128") } == { t4 = false, h100 = true, h100-reserved = false, a100-spot = false }
-    error_message = "Machines with EFA say so, and set huge pages aside for it."
+    error_message = "Machines with EFA have the label and huge pages."
   }
   assert {
     condition     = output.helm_releases["aws-efa-k8s-device-plugin"] == { chart = "aws-efa-k8s-device-plugin", version = "v0.5.20", namespace = "kube-system" } && yamldecode(output.chart_values).devServers.wholeNodeResources == ["vpc.amazonaws.com/efa", "hugepages-2Mi"]
-    error_message = "The kubelet is told of the devices, and dev servers on whole machines are given them."
+    error_message = "The kubelet knows the devices, and dev servers on whole machines get them."
   }
   assert {
     condition     = aws_launch_template.gpu["a100-spot"].instance_market_options[0].market_type == "spot" && length(aws_launch_template.gpu["t4"].instance_market_options) == 0
-    error_message = "Spot where it was asked for, and nowhere else."
+    error_message = "Spot only where it is set."
   }
   assert {
     condition     = aws_launch_template.gpu["h100-reserved"].capacity_reservation_specification[0].capacity_reservation_target[0].capacity_reservation_id == "cr-0123456789abcdef0"
@@ -207,7 +207,7 @@ run "a_second_environment_in_the_same_region_shares_no_name_with_the_first" {
   }
   assert {
     condition     = aws_eks_cluster.main.name == "team-b-cluster" && length(aws_ecr_pull_through_cache_rule.cache) == 0
-    error_message = "The cluster is called after the prefix, and the caches are the first environment's."
+    error_message = "The cluster has the prefix, and the caches are shared."
   }
 }
 
@@ -220,11 +220,11 @@ run "test_and_production_share_no_name_in_one_account" {
 
   assert {
     condition     = alltrue([for name in concat([aws_iam_role.cluster.name, aws_iam_role.node.name, aws_iam_role.ebs_csi.name, aws_iam_instance_profile.node.name], [for role in aws_iam_role.service : role.name]) : startswith(name, "pytorch-gpu-dev-us-east-2-") && length(name) <= 64])
-    error_message = "IAM knows no regions, so its names have the region."
+    error_message = "IAM is global, so its names have the region."
   }
   assert {
     condition     = aws_eks_cluster.main.name == "pytorch-gpu-dev-cluster" && aws_ecr_repository.custom.name == "gpu-dev-custom-images"
-    error_message = "What is one region's alone keeps the name that people know."
+    error_message = "Regional names have no region."
   }
 }
 

@@ -1,5 +1,4 @@
-# Where the state of ../ is kept once more than one person applies it: a bucket of its own with every version. Google Cloud
-# Storage locks by itself.
+# The state of ../ for teams: a bucket with all versions. Google Cloud Storage has its own locks.
 variable "project" {
   type = string
 }

@@ -9,7 +9,7 @@ mock_provider "google" {
       endpoint = "192.0.2.1"
     }
   }
-  # The provider checks the form of these.
+  # The provider validates the format of these.
   mock_resource "google_service_account" {
     defaults = {
       name   = "projects/my-project/serviceAccounts/mocked@my-project.iam.gserviceaccount.com"
@@ -38,15 +38,15 @@ run "the_test_environment_is_the_default" {
   }
   assert {
     condition     = google_container_node_pool.gpu["t4"].node_config[0].machine_type == "n1-standard-32" && google_container_node_pool.gpu["t4"].node_config[0].labels.GpuType == "t4"
-    error_message = "Machines that say which type they are."
+    error_message = "Nodes are labelled with their type."
   }
   assert {
     condition     = google_container_node_pool.cpu.autoscaling[0].total_min_node_count == 1 && google_container_node_pool.cpu.autoscaling[0].total_max_node_count == 4 && google_container_node_pool.cpu.initial_node_count == 2
-    error_message = "The control plane has 1 to 4 machines, 2 at first."
+    error_message = "The control plane has 1 to 4 machines, initially 2."
   }
   assert {
     condition     = output.api_service_url == "https://gpu.example.com" && output.supported_gpu_types == tolist(["t4"])
-    error_message = "Outputs that are known before anything is made."
+    error_message = "Outputs are known at plan time."
   }
 }
 
@@ -73,11 +73,11 @@ run "pools_are_known_by_their_names" {
   }
   assert {
     condition     = output.supported_gpu_types == tolist(["a100", "h100", "t4"])
-    error_message = "A suffix makes no type."
+    error_message = "A suffix does not change the type."
   }
   assert {
     condition     = google_container_node_pool.gpu["a100-spot"].node_config[0].spot && !google_container_node_pool.gpu["t4"].node_config[0].spot
-    error_message = "Spot where it was asked for, and nowhere else."
+    error_message = "Spot only where it is set."
   }
   assert {
     condition     = google_container_node_pool.gpu["h100-reserved"].node_config[0].reservation_affinity[0].values == toset(["ours"])
@@ -114,7 +114,7 @@ run "a_second_environment_in_the_same_project_shares_no_name_with_the_first" {
   }
   assert {
     condition     = length(distinct([for one in google_service_account.service : one.account_id])) == length(google_service_account.service) && alltrue([for one in google_service_account.service : length(one.account_id) <= 30])
-    error_message = "Accounts' names are short enough, and no two are the same."
+    error_message = "Account names are short enough and unique."
   }
 }
 

@@ -32,7 +32,7 @@ def build(folder: Path, settings: dict[str, str], *, is_there: bool) -> tuple["s
 def test_an_image_that_is_there_is_not_built_again(tmp_path: Path, cloud: dict[str, str]) -> None:
     done, asked = build(tmp_path, cloud | IMAGE, is_there=True)
     assert done.returncode == 0, done.stderr
-    assert "0123456789abcdef is there already" in done.stdout
+    assert "0123456789abcdef already exists" in done.stdout
     assert IMAGE["TAG"] in asked and not any(line.startswith("docker") for line in asked.splitlines())
 
 
