@@ -42,7 +42,7 @@ from gpudev.workflows.sessions.ssh_tokens import SshTokens
 _CATALOGUE_CACHE_SECONDS = 1.0
 _LINK_TTL = timedelta(minutes=2)
 _NODES_CACHE_SECONDS = 0.2
-"""What is free follows from reservations, which are read anew; nodes come and go rarely."""
+"""Nodes change rarely; free GPUs follow from the reservations, which are never cached."""
 
 
 def create_app(services: ApiDependencies, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
@@ -56,12 +56,12 @@ def create_app(services: ApiDependencies, lifespan: Lifespan[FastAPI] | None = N
     )
     unreleased = SerializedUnreleasedView(services.unreleased)
     app.state.guard = guard = _request_guard(services)
-    furnishing = _addons(services)
+    addon_changes = _addons(services)
     for router in (
         _jobs(services, unreleased).router(),
         _proxy(services).router(),
-        CollaboratorEndpoints(furnishing).router(),
-        JupyterEndpoints(furnishing, _jupyter_links(services), services.settings.proxy.url).router(),
+        CollaboratorEndpoints(addon_changes).router(),
+        JupyterEndpoints(addon_changes, _jupyter_links(services), services.settings.proxy.url).router(),
         _cluster(services, unreleased).router(),
         NodeEndpoints(services.cordons, services.clock).router(),
         DiskEndpoints(_disks(services)).router(),
@@ -84,7 +84,7 @@ def create_app(services: ApiDependencies, lifespan: Lifespan[FastAPI] | None = N
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """For pages of these origins. They send the key in a header; no cookie speaks for anybody here."""
+    """CORS for pages of these origins. They send the key in a header; the API uses no cookies."""
     app.add_middleware(
         CORSMiddleware,
         allow_origins=list(origins),
@@ -120,37 +120,37 @@ def _administration(services: ApiDependencies, guard: RequestGuard) -> AdminEndp
 
 
 def _login(services: ApiDependencies) -> LoginEndpoints:
-    logging_in = Login(services.accounts, services.users, services.clock, services.settings.api_key_ttl)
+    login = Login(services.accounts, services.users, services.clock, services.settings.api_key_ttl)
     return LoginEndpoints(
         methods=list_login_methods(services.settings),
         aws=services.aws_login,
         nonces=services.nonces,
-        key_issuer=KeyIssuer(logging_in),
+        key_issuer=KeyIssuer(login),
         clock=services.clock,
     )
 
 
 def _token_login(services: ApiDependencies) -> TokenLoginEndpoints:
     settings = services.settings
-    ending = Login(services.accounts, services.users, services.clock, settings.api_key_ttl)
+    login = Login(services.accounts, services.users, services.clock, settings.api_key_ttl)
     return TokenLoginEndpoints(
         oidc=services.oidc_login,
         invitations=services.invitation_login,
-        oidc_key_issuer=KeyIssuer(ending),
-        invitation_key_issuer=KeyIssuer(replace(ending, ttl=settings.invited_key_ttl)),
+        oidc_key_issuer=KeyIssuer(login),
+        invitation_key_issuer=KeyIssuer(replace(login, ttl=settings.invited_key_ttl)),
     )
 
 
 def _jobs(services: ApiDependencies, unreleased: UnreleasedView) -> JobEndpoints:
     settings = services.settings
-    # Whoever decides something by the plan reads it anew; whoever only looks may see what was true a moment ago.
+    # Views may use a plan that is a moment old; decisions read it from the database.
     plans = CachedPlans(services.plans, services.plan_cache_seconds)
     namespace = settings.kubernetes.namespace
-    viewing = ReservationViews(plans, services.clock, settings.timing, namespace, services.gpu_usage)
+    views = ReservationViews(plans, services.clock, settings.timing, namespace, services.gpu_usage)
     return JobEndpoints(
         reservations=services.reservations,
         users=services.users,
-        viewing=viewing,
+        views=views,
         submission=Submission(
             reservations=services.reservations,
             unreleased=unreleased,
@@ -166,8 +166,8 @@ def _jobs(services: ApiDependencies, unreleased: UnreleasedView) -> JobEndpoints
             disk_limits=settings.disks,
             disk_locations=services.disk_locations,
         ),
-        cancelling=Cancellation(services.reservations, services.clock),
-        extending=Extension(
+        cancellation=Cancellation(services.reservations, services.clock),
+        extension=Extension(
             services.reservations,
             unreleased,
             services.nodes,
@@ -176,16 +176,16 @@ def _jobs(services: ApiDependencies, unreleased: UnreleasedView) -> JobEndpoints
             settings.limits,
             settings.timing,
         ),
-        prioritising=Prioritisation(services.reservations, services.clock),
-        watching=ReservationStream(services.reservations, services.changes, viewing),
+        prioritisation=Prioritisation(services.reservations, services.clock),
+        stream=ReservationStream(services.reservations, services.changes, views),
         addons=services.addons,
     )
 
 
 def _proxy(services: ApiDependencies) -> SshTokenEndpoints:
     settings = services.settings.proxy
-    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock)
-    return SshTokenEndpoints(services.reservations, proxying, settings.url)
+    ssh_tokens = SshTokens(services.reservations, services.proxy_tokens, services.clock)
+    return SshTokenEndpoints(services.reservations, ssh_tokens, settings.url)
 
 
 def _jupyter_links(services: ApiDependencies) -> JupyterLinks:
@@ -203,7 +203,7 @@ def _disks(services: ApiDependencies) -> DiskRequests:
 
 def _cluster(services: ApiDependencies, unreleased: UnreleasedView) -> ClusterEndpoints:
     settings = services.settings
-    surveying = ClusterStatusViews(
+    status_views = ClusterStatusViews(
         unreleased,
         services.nodes,
         services.catalogue,
@@ -212,5 +212,5 @@ def _cluster(services: ApiDependencies, unreleased: UnreleasedView) -> ClusterEn
         settings.limits,
         settings.timing,
     )
-    foreseeing = ClusterPlanViews(unreleased, services.nodes, services.plans, services.clock, settings.timing)
-    return ClusterEndpoints(surveying, foreseeing, services.is_planning)
+    plan_views = ClusterPlanViews(unreleased, services.nodes, services.plans, services.clock, settings.timing)
+    return ClusterEndpoints(status_views, plan_views, services.is_planning)

@@ -1,8 +1,8 @@
 """Authentication: the bearer key of a request, checked with the Identity port and cached.
 
-In the steady state no request asks the database: a valid key is remembered for a minute, as long as changes of access
-are known to be heard; whatever is revoked is forgotten when that is heard. While nothing is known to be heard, a key is
-looked up again every second. Either way a revoked key works for at most a second, and none outlives its own end.
+In the steady state no request queries the database: a valid key is cached for a minute while access changes are being
+received, and a revoked key is dropped when its change arrives. While changes are not being received, a key is looked up
+again every second. Either way a revoked key works for at most a second, and no key works after its expiry.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from gpudev.ports.clock import Clock
 
 KEY_CACHE_SECONDS = 60.0
 UNCONFIRMED_KEY_SECONDS = 0.9
-"""How long a key is remembered while nobody can say whether it was revoked."""
+"""How long a key is cached while access changes are not being received."""
 _MAX_CACHED_KEYS = 10_000
 _MAX_WRONG_KEYS = 10_000
 _MAX_HEADER = 512
 _V = TypeVar("_V")
 _KEY_HINT = "send your API key as 'Authorization: Bearer gpudev_…' (`gpu-dev login` gets one)"
 _WEBSOCKET_HINT = (
-    "this token opens a WebSocket, and none was asked for: something between you and the API does not pass WebSockets"
-    " on (an operator finds how in docs/operations/reverse-proxies.md)"
+    "this token is for a WebSocket, but the request was not upgraded: something between you and the API does not"
+    " forward WebSockets (see docs/operations/reverse-proxies.md)"
 )
-_INVALID_KEY = "this API key is not valid (any more): `gpu-dev login` gets a new one"
+_INVALID_KEY = "this API key is invalid, expired or revoked: `gpu-dev login` gets a new one"
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedKey:
     key: ApiKey
     requested_at: float
-    """When the question was sent: what was revoked after that may not be in the answer."""
+    """When the lookup began. The result may not reflect a later revocation."""
 
 
 class Authentication:
@@ -51,7 +51,7 @@ class Authentication:
         wrong_keys: TokenBuckets | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wrong_keys`: how many different wrong keys one address may try."""
+        """`wrong_keys`: the limit on different wrong keys per address."""
         self._identity = identity
         self._clock = clock
         self._changes = changes or NoAccessChanges()
@@ -70,9 +70,9 @@ class Authentication:
         *,
         unconfirmed_seconds: float = UNCONFIRMED_KEY_SECONDS,
     ) -> ApiKey:
-        """Raises Unauthenticated, or TooOften for an address that tries too many keys.
+        """Raises Unauthenticated, or RateLimited for an address that tries too many keys.
 
-        `unheard_s`: how old an answer may be while nobody can say whether the key was revoked since.
+        `unconfirmed_seconds`: the maximum age of a cached key while access changes are not being received.
         """
         secret = _parse_bearer(authorization)
         digest = hashlib.sha256(secret.encode()).digest()
@@ -81,41 +81,41 @@ class Authentication:
             return known
         if self._monotonic() < self._known_wrong.get(digest, 0.0):
             raise Unauthenticated(_INVALID_KEY)
-        whose = rate_limit_key(address)
-        if wait := self._wrong_keys.wait_seconds(whose):
-            raise RateLimited("too many wrong keys came from your address; wait a little", retry_after_seconds=wait)
+        client = rate_limit_key(address)
+        if wait := self._wrong_keys.wait_seconds(client):
+            raise RateLimited("too many wrong API keys from your address; try again later", retry_after_seconds=wait)
         try:
             return await self._find_key_once(digest, secret)
         except Unauthenticated:
-            self._wrong_keys.spend(whose)
+            self._wrong_keys.spend(client)
             raise
 
     def forget_key(self, key_id: int) -> None:
-        """It was revoked here: it ends now, not in a moment."""
+        """For a key revoked by this process: takes effect immediately."""
         self._on_access_change(AccessChange(key_id=key_id))
 
     def forget_user(self, user_id: int) -> None:
         self._on_access_change(AccessChange(user_id=user_id))
 
     async def _find_key_once(self, digest: bytes, secret: str) -> ApiKey:
-        """Requests that come while their key is being looked up share the answer."""
-        asking = self._lookups.get(digest)
-        if asking is None:
-            asking = asyncio.ensure_future(self._find_key(digest, secret))
-            self._lookups[digest] = asking
-            asking.add_done_callback(lambda done: self._on_lookup_done(digest, done))
-        return await asyncio.shield(asking)
+        """Concurrent requests with the same key share one lookup."""
+        lookup = self._lookups.get(digest)
+        if lookup is None:
+            lookup = asyncio.ensure_future(self._find_key(digest, secret))
+            self._lookups[digest] = lookup
+            lookup.add_done_callback(lambda done: self._on_lookup_done(digest, done))
+        return await asyncio.shield(lookup)
 
     async def _find_key(self, digest: bytes, secret: str) -> ApiKey:
-        asked_at, heard_count = self._monotonic(), self._change_count
+        requested_at, change_count = self._monotonic(), self._change_count
         try:
             key = await self._identity.authenticate(secret)
         except Unauthenticated:
-            _store_bounded(self._known_wrong, digest, asked_at + UNCONFIRMED_KEY_SECONDS, _MAX_WRONG_KEYS)
+            _store_bounded(self._known_wrong, digest, requested_at + UNCONFIRMED_KEY_SECONDS, _MAX_WRONG_KEYS)
             raise
-        # What was heard in between may be about this key, and then the answer is the older of the two.
-        if heard_count == self._change_count:
-            _store_bounded(self._cached, digest, _CachedKey(key, asked_at), _MAX_CACHED_KEYS)
+        # A change received during the lookup may concern this key and be newer than the result.
+        if change_count == self._change_count:
+            _store_bounded(self._cached, digest, _CachedKey(key, requested_at), _MAX_CACHED_KEYS)
         return key
 
     def _on_lookup_done(self, digest: bytes, done: asyncio.Task[ApiKey]) -> None:
@@ -124,13 +124,13 @@ class Authentication:
             done.exception()  # seen, also when everybody who asked has left
 
     def _find_cached(self, digest: bytes, unconfirmed_seconds: float) -> ApiKey | None:
-        is_heard = self._changes.is_fresh()
+        receives_changes = self._changes.is_fresh()
         found = self._cached.get(digest)
         if found is None:
             return None
-        ended = found.key.expires_at is not None and found.key.expires_at <= self._clock.now()
+        expired = found.key.expires_at is not None and found.key.expires_at <= self._clock.now()
         age = self._monotonic() - found.requested_at
-        if ended or age >= (KEY_CACHE_SECONDS if is_heard else unconfirmed_seconds):
+        if expired or age >= (KEY_CACHE_SECONDS if receives_changes else unconfirmed_seconds):
             del self._cached[digest]
             return None
         return found.key
@@ -149,7 +149,7 @@ class Authentication:
 
 
 class ApiKeyIdentity:
-    """The Identity of this system's own API keys: whoever holds a key is its user."""
+    """Authenticates this system's own API keys against the user store."""
 
     def __init__(self, users: UserStore) -> None:
         self._users = users
@@ -161,24 +161,24 @@ class ApiKeyIdentity:
         return key
 
 
-def _store_bounded(kept: dict[bytes, _V], digest: bytes, value: _V, most: int) -> None:
-    """The newest so many."""
-    kept.pop(digest, None)
-    while len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[digest] = value
+def _store_bounded(entries: dict[bytes, _V], digest: bytes, value: _V, max_entries: int) -> None:
+    """Evicts the oldest entries."""
+    entries.pop(digest, None)
+    while len(entries) >= max_entries:
+        del entries[next(iter(entries))]
+    entries[digest] = value
 
 
 def _parse_bearer(authorization: str | None) -> str:
     if not authorization:
-        raise Unauthenticated(f"this needs an API key: {_KEY_HINT}")
+        raise Unauthenticated(f"an API key is required: {_KEY_HINT}")
     scheme, _, secret = authorization.partition(" ")
     secret = secret.strip()
     if scheme.lower() == "bearer" and secret.startswith(TOKEN_PREFIX):
         raise Unauthenticated(_WEBSOCKET_HINT)
-    # The form is checked first, so that noise costs no query.
+    # Checked first, so that a malformed key costs no query.
     if scheme.lower() != "bearer" or len(authorization) > _MAX_HEADER or not secret.startswith("gpudev_"):
-        raise Unauthenticated(f"that is no API key of this system: {_KEY_HINT}")
+        raise Unauthenticated(f"malformed API key: {_KEY_HINT}")
     if not secret.isascii() or not secret.isprintable():
-        raise Unauthenticated(f"that is no API key of this system: {_KEY_HINT}")
+        raise Unauthenticated(f"malformed API key: {_KEY_HINT}")
     return secret

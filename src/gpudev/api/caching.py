@@ -1,4 +1,4 @@
-"""Cached responses: computed once for all who ask within a moment."""
+"""Short-lived caches shared by concurrent requests."""
 
 import asyncio
 import time
@@ -15,9 +15,9 @@ _MAX_SECONDS = 2.0
 
 
 class CachedValue(Generic[T]):
-    """`get` gives what `load` gave at most `seconds` ago, or `times` as long ago as loading it took (two seconds at the
-    most): what is dear to make (a large cluster's numbers) is made rarely, so that making it never keeps others waiting
-    for long. Those who ask while it loads wait for that one load; a failure is theirs too, and is not remembered."""
+    """Caches the result of `load` for `seconds`, or for `cost_factor` times as long as loading took (at most two
+    seconds): expensive values, such as a large cluster's status, are computed rarely. Callers that arrive during a load
+    share its result or its failure; a failure is not cached."""
 
     def __init__(
         self,
@@ -40,20 +40,20 @@ class CachedValue(Generic[T]):
             return self._value
         if self._loading is None or self._loading.done():
             self._loading = asyncio.ensure_future(self._refresh())
-        # Shielded: the one who asked first may leave, the others still want the answer.
+        # Shielded: the first caller may be cancelled while others wait for the same load.
         return await asyncio.shield(self._loading)
 
     async def _refresh(self) -> T:
         began = self._monotonic()
         value = await self._load()
         ended = self._monotonic()
-        dear = min(self._cost_factor * (ended - began), _MAX_SECONDS)
-        self._value, self._until = value, ended + max(self._seconds, dear)
+        cost_seconds = min(self._cost_factor * (ended - began), _MAX_SECONDS)
+        self._value, self._until = value, ended + max(self._seconds, cost_seconds)
         return value
 
 
 class CachedPlans:
-    """The published plans for many who only look: a moment old at most."""
+    """The published plans for views, at most `seconds` old."""
 
     def __init__(self, plans: PlanStore, seconds: float) -> None:
         self._cached = CachedValue(plans.refresh, seconds)
@@ -63,7 +63,7 @@ class CachedPlans:
 
 
 class SerializedUnreleasedView:
-    """An UnreleasedView for many: each gets what was read after they asked, and no two read at once."""
+    """An UnreleasedView for concurrent callers: one read at a time; each caller gets a read begun after its call."""
 
     def __init__(self, view: UnreleasedView) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""The ports that the API needs. Whoever starts it provides and closes them."""
+"""The ports that the API needs. `gpudev.bootstrap.api` provides and closes them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class ApiDependencies:
     addons: AddonStore
     jupyter_keys: JupyterSecretStore
     new_key_pair: Callable[[], tuple[str, str]]
-    """A private key and its public half, in OpenSSH's forms."""
+    """A private key and its public half, in OpenSSH's formats."""
     disks: DiskOperationStore
     disk_views: DiskViews
     disk_locations: DiskLocations
@@ -62,16 +62,16 @@ class ApiDependencies:
     is_planning: Callable[[], Awaitable[bool]]
     """Whether some processor's heartbeat is fresh."""
     aws_login: IdentityProvider[SignedRequest] | None = None
-    """None: nobody logs in with AWS."""
+    """None: login with AWS is disabled."""
     access_changes: AccessChanges = NO_ACCESS_CHANGES
-    """Told when a key or a user changes."""
+    """Reports changed keys and users."""
     oidc_login: IdentityProvider[IdToken] | None = None
-    """None: nobody logs in with OIDC."""
+    """None: login with OIDC is disabled."""
     invitation_login: IdentityProvider[str] | None = None
-    """None: nobody is invited."""
+    """None: login with an invitation is disabled."""
     tracer: Tracer = NO_TRACER
     gpu_usage: GpuUsage | None = None
-    """None: nobody measures how busy GPUs are."""
+    """None: GPU usage is not measured."""
     request_limits: RequestLimits = REQUEST_LIMITS
     plan_cache_seconds: float = 0.05
-    """For how long a published plan is looked at without asking whether there is a newer one."""
+    """How long views may use a published plan before checking for a newer one."""

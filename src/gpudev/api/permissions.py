@@ -1,12 +1,11 @@
-"""Permissions: the one table of all endpoints with the role each needs, and its check.
+"""Permissions: the table of all endpoints with the role each requires, and the role check.
 
-To add an endpoint, add its line to ENDPOINT_RULES: method and path template as its route has them, then what it needs.
-`own` says that it is about the caller's own things: another user's answer 404 (reservations are there for operators).
-`login` marks where people prove who they are: open, limited per address, and in the audit log whatever comes of it.
-`gives_keys` limits how often one user may ask.
-An endpoint without a line is refused when the app is made; tests/integration/access/test_permissions.py tries every
-line with every role.
-Which thing belongs to whom is not known here: the workflows look for what is the caller's.
+To add an endpoint, add it to ENDPOINT_RULES: method and path template as in its route, then its rule.
+`own_only`: it serves the caller's own resources; those of other users are 404 (operators can access all reservations).
+`is_login`: a login: open, limited per address, always in the audit log.
+`issues_keys`: limited per user.
+An endpoint without a rule fails at startup; tests/integration/access/test_permissions.py tests every rule with every
+role. Ownership is not checked here: the workflows look up only what belongs to the caller.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,11 +36,13 @@ class EndpointRule:
         """For the OpenAPI document."""
         match self.required_role:
             case RequiredRole.OPEN:
-                return "Needs no key."
+                return "Requires no API key."
             case RequiredRole.USER:
-                return "Needs a key. What is another user's is not there." if self.own_only else "Needs a key."
+                if self.own_only:
+                    return "Requires an API key. Other users' resources are 404."
+                return "Requires an API key."
             case RequiredRole.OPERATOR | RequiredRole.ADMIN:
-                return f"Needs the role `{self.required_role}`."
+                return f"Requires the role `{self.required_role}`."
 
 
 _OPEN = EndpointRule(RequiredRole.OPEN)
@@ -123,7 +124,7 @@ _REQUIRED_RANK = {RequiredRole.OPEN: 0, RequiredRole.USER: 1, RequiredRole.OPERA
 
 
 class MissingRule(Exception):
-    """A programming error: nobody decided who may use this endpoint."""
+    """A programming error: an endpoint has no rule, or does not enforce it."""
 
 
 def get_rule(methods: Iterable[str] | None, path: str) -> EndpointRule:
@@ -131,12 +132,10 @@ def get_rule(methods: Iterable[str] | None, path: str) -> EndpointRule:
     try:
         return ENDPOINT_RULES[f"{method} {path}"]
     except KeyError:
-        raise MissingRule(
-            f"{method} {path} has no line in gpudev.api.permissions.ENDPOINT_RULES: who may use it?"
-        ) from None
+        raise MissingRule(f"{method} {path} has no rule in gpudev.api.permissions.ENDPOINT_RULES") from None
 
 
 def check_role(rule: EndpointRule, user: User) -> None:
     if _ROLE_RANK[user.role] < _REQUIRED_RANK[rule.required_role]:
         role = "admins" if rule.required_role is RequiredRole.ADMIN else "operators"
-        raise Forbidden(f"this is for {role}; your role is {user.role}")
+        raise Forbidden(f"only {role} may do this; your role is {user.role}")

@@ -1,6 +1,6 @@
 """The guard of every /v1 endpoint: authentication, permission, rate limits and the audit log.
 
-What an endpoint does, and whose things it touches, is not known here.
+Ownership of resources is checked by the workflows, not here.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from gpudev.ports.access import AuditEntry, sanitize_text
 from gpudev.ports.clock import Clock
 
 _STREAM_UNCONFIRMED_SECONDS = 0.5
-"""Streams look now and then only; together with that, it is still less than a second until one has ended."""
+"""Streams check their authorization periodically; together, a stream ends within a second of the revocation."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -37,14 +37,14 @@ class RequestGuard:
     trail: AuditTrail
     clock: Clock
     logins: TokenBuckets
-    """By address."""
+    """Per address."""
     rotations: TokenBuckets
-    """By user."""
+    """Per user."""
     streams_of_user: ConcurrencyLimits
     streams_from_address: ConcurrencyLimits
 
     async def admit(self, request: Request, rule: EndpointRule) -> None:
-        """Raises Unauthenticated, Forbidden, TooOften."""
+        """Raises Unauthenticated, Forbidden or RateLimited."""
         if rule.required_role is not RequiredRole.OPEN:
             key = await self.authentication.authenticate(
                 request.headers.get("authorization"), self.client_address(request)
@@ -53,26 +53,24 @@ class RequestGuard:
             request.state.username = key.user.username
             check_role(rule, key.user)
             if rule.issues_keys and (wait := self.rotations.take(str(key.user.user_id))):
-                raise RateLimited("you ask for new keys too often; wait a little", retry_after_seconds=wait)
+                raise RateLimited("you rotate keys too often; try again later", retry_after_seconds=wait)
         elif rule.is_login and (wait := self.logins.take(rate_limit_key(self.client_address(request)))):
-            raise RateLimited("too many logins came from your address; wait a little", retry_after_seconds=wait)
+            raise RateLimited("too many logins from your address; try again later", retry_after_seconds=wait)
 
     def client_address(self, request: Request) -> str | None:
-        """None: it came through no network (a unix socket)."""
+        """None: the request came over a unix socket."""
         peer = request.client.host if request.client else None
         return self.addresses.resolve(peer, request.headers.getlist("x-forwarded-for"))
 
     def reserve_stream(self, request: Request) -> AbstractContextManager[None]:
-        """A place for one more stream, while it lasts. Raises LimitReached: a stream holds its connection, and nobody
-        may hold them all."""
+        """Holds a stream slot of the user and the address. Raises LimitReached: a stream occupies a connection for as
+        long as it runs."""
         caller: ApiKey = request.state.caller
         user, address = str(caller.user.user_id), rate_limit_key(self.client_address(request))
         if not self.streams_of_user.has_free_slot(user):
-            raise LimitReached(
-                f"you have {self.streams_of_user.limit} streams of events open, and more are not allowed: close some"
-            )
+            raise LimitReached(f"you have {self.streams_of_user.limit} event streams open, the maximum; close some")
         if not self.streams_from_address.has_free_slot(address):
-            raise LimitReached("too many streams of events are open from your address; close some, or wait a little")
+            raise LimitReached("too many event streams are open from your address; close some or try again later")
         return self._hold_stream(user, address)
 
     @contextmanager
@@ -81,11 +79,11 @@ class RequestGuard:
             yield
 
     async def is_still_authorized(self, request: Request) -> bool:
-        """Whether the key of a request that was admitted is still one, and its user's role as it was: what was looked
-        for as an operator must be asked for anew. Unknown is as before."""
+        """Whether the key of an admitted request is still valid and its user's role unchanged: a response that an
+        operator requested must not go on for a user. If this cannot be checked, the request stays authorized."""
         admitted: ApiKey = request.state.caller
         try:
-            now = await self.authentication.authenticate(
+            current = await self.authentication.authenticate(
                 request.headers.get("authorization"),
                 self.client_address(request),
                 unconfirmed_seconds=_STREAM_UNCONFIRMED_SECONDS,
@@ -94,13 +92,14 @@ class RequestGuard:
             return False
         except (RateLimited, Unavailable):
             return True
-        return now.user.role is admitted.user.role
+        return current.user.role is admitted.user.role
 
 
 class AuditedEndpoint:
-    """An endpoint with its audit log: every change and every login is noted, whatever came of it, and every refusal.
+    """An endpoint with its audit log: records every change and every login, whatever the outcome, and every denied
+    request.
 
-    An endpoint may say in `request.state.audit_target` to what it was done, where its path does not say enough.
+    An endpoint can set `request.state.audit_target` when its path does not identify the target.
     """
 
     def __init__(self, action: str, rule: EndpointRule, handle: Handler) -> None:
@@ -111,10 +110,10 @@ class AuditedEndpoint:
     async def __call__(self, request: Request) -> Response:
         try:
             response = await self._handle(request)
-        except asyncio.CancelledError:  # a stop that could not wait; what was done by then is unknown
+        except asyncio.CancelledError:  # the service stops; whether the change was made is unknown
             self._record(request, "cut_off", 499, None)
             raise
-        except Exception as error:  # only looked at, and raised again
+        except Exception as error:  # recorded and raised again
             self._record(request, *_classify_error(error), None)
             raise
         if self._audits_success:
@@ -122,15 +121,15 @@ class AuditedEndpoint:
             self._record(request, "ok" if status < 400 else str(status), status, response.headers.get("location"))
         return response
 
-    def _record(self, request: Request, outcome: str, status: int, made: str | None) -> None:
-        is_refusal = status in DENIED_STATUSES
-        if not (self._audits_success or is_refusal):
+    def _record(self, request: Request, outcome: str, status: int, location: str | None) -> None:
+        is_denied = status in DENIED_STATUSES
+        if not (self._audits_success or is_denied):
             return
         guard: RequestGuard = request.app.state.guard
         state = request.state
         caller: ApiKey | None = getattr(state, "caller", None)
-        said: str | None = getattr(state, "audit_target", None)
-        target = said or made or " ".join(str(part) for part in request.path_params.values())
+        audit_target: str | None = getattr(state, "audit_target", None)
+        target = audit_target or location or " ".join(str(part) for part in request.path_params.values())
         entry = AuditEntry(
             at=guard.clock.now(),
             action=self._action,
@@ -142,14 +141,14 @@ class AuditedEndpoint:
             status=status,
             request_id=state.request_id,
         )
-        if is_refusal:
+        if is_denied:
             guard.trail.record_denied(entry)
         else:
             guard.trail.record(entry)
 
 
 def _classify_error(error: Exception) -> tuple[str, int]:
-    """What will be answered."""
+    """The outcome and the HTTP status that the error will get."""
     match error:
         case GpuDevError():
             return error.code, http_status(error)

@@ -1,4 +1,4 @@
-"""The composition root: settings → adapters → what runs. Nothing below knows which adapters it got.
+"""The composition root: builds services from settings and adapters. Nothing else knows which adapters are used.
 
-A module for each service, so that a process loads only what it runs.
+One module per service, so that a process imports only what it runs.
 """

@@ -1,4 +1,4 @@
-"""Wires up the API."""
+"""Builds the API's dependencies."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -24,12 +24,12 @@ from gpudev.settings import Settings
 from gpudev.workflows.login import InvitationLogin
 
 _DATABASE_TIMEOUT_SECONDS = 5.0
-"""Somebody waits for the answer: that the database hangs is better said soon than guessed from silence."""
+"""Short, because a client waits for the response: a hanging database is reported as an error soon."""
 
 
 def open_gpu_usage(settings: Settings) -> GpuUsage | None:
-    """Who measures how busy GPUs are: the cluster's exporters, or on one machine its driver. GPUs that a file describes
-    are not this machine's own."""
+    """GPU usage from the cluster's DCGM exporters, or on one machine from its driver. None for nodes that are described
+    in a file, because their GPUs are not this machine's."""
     if settings.dcgm_url:
         return DcgmUsage(settings.dcgm_url, settings.kubernetes.namespace, SystemClock())
     if settings.cluster == "local" and settings.nodes_file is None:

@@ -12,15 +12,14 @@ from gpudev.settings import Settings
 
 @contextlib.asynccontextmanager
 async def open_cloud(settings: Settings) -> AsyncIterator[Cloud | None]:
-    """None: there is none. Folders of this machine do not count: nobody changes them behind our back, and there are no
-    groups of nodes."""
+    """None: no cloud. Folders of this machine do not count: only gpu-dev changes them, and there are no node groups."""
     async with _started_cloud(_make_cloud(settings) if settings.has_remote_cloud else None) as cloud:
         yield cloud
 
 
 @contextlib.asynccontextmanager
 async def open_volumes(settings: Settings) -> AsyncIterator[Cloud | None]:
-    """Where the disks of dev servers are. None: the cluster keeps them, or there are none."""
+    """The cloud that holds the disks' volumes. None: the cluster manages the disks, or there are none."""
     async with _started_cloud(_make_cloud(settings) if settings.manages_volumes else None) as cloud:
         yield cloud
 
@@ -38,7 +37,7 @@ async def _started_cloud(cloud: Cloud | None) -> AsyncIterator[Cloud | None]:
 
 
 def _make_cloud(settings: Settings) -> Cloud | None:
-    # Imported only where it is used: each has a client library of its own.
+    # Imported on use: each has its own client library.
     match settings.cloud:
         case "aws":
             from gpudev.adapters.aws.cloud import AwsCloud
@@ -62,7 +61,7 @@ def _make_cloud(settings: Settings) -> Cloud | None:
 @contextlib.asynccontextmanager
 async def open_node_groups(settings: Settings) -> AsyncIterator[NodeGroups]:
     if settings.cloud != "aws":
-        raise Invalid("machines are replaced here only on AWS (GPU_DEV_CLOUD=aws); on GKE, see docs/operations/gcp.md")
+        raise Invalid("machine refresh requires AWS (GPU_DEV_CLOUD=aws); for GKE see docs/operations/gcp.md")
     from gpudev.adapters.aws.cloud import AwsCloud
 
     cloud = AwsCloud(settings.aws)
@@ -76,7 +75,7 @@ async def open_node_groups(settings: Settings) -> AsyncIterator[NodeGroups]:
 @contextlib.asynccontextmanager
 async def open_cluster_machines(settings: Settings) -> AsyncIterator[ClusterMachines]:
     if settings.cluster != "kubernetes":
-        raise Invalid("this needs a Kubernetes cluster: GPU_DEV_CLUSTER=kubernetes")
+        raise Invalid("a Kubernetes cluster is required (GPU_DEV_CLUSTER=kubernetes)")
     from gpudev.adapters.kubernetes.client.kubernetes_api import connect_api
     from gpudev.adapters.kubernetes.uncached_access import KubernetesMachines
 

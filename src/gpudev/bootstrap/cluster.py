@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bool = True) -> Cluster:
-    """Not started yet."""
+    """The cluster, not yet started."""
     if settings.cluster == "kubernetes":
-        # Imported only here: one machine does without Kubernetes' client.
+        # Imported on use: a single machine needs no Kubernetes client.
         from gpudev.adapters.kubernetes.cluster import KubernetesCluster
 
         catalogue = await stores.catalogue.catalogue()
@@ -27,20 +27,22 @@ async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bo
 
 
 def get_local_nodes(settings: Settings) -> LocalNodes:
-    """As described or detected. A machine that once had real GPUs is never taken for a simulated one: its driver is
-    late or broken, and whoever supervises us tries again."""
+    """Nodes as described in the file, or detected. A machine that once had real GPUs never becomes a simulated one: its
+    driver is not ready or broken, and the supervisor retries."""
     nodes = load_nodes(settings.nodes_file)
-    mark = settings.state_dir / "real-gpus"
+    marker = settings.state_dir / "real-gpus"
     if nodes.has_real_gpus:
-        mark.touch()
-    elif settings.nodes_file is None and mark.exists():
-        raise Unavailable(f"this machine's NVIDIA GPUs do not answer; if they are gone for good, remove {mark}")
+        marker.touch()
+    elif settings.nodes_file is None and marker.exists():
+        raise Unavailable(
+            f"this machine's NVIDIA GPUs do not answer; if they were removed permanently, delete {marker}"
+        )
     return nodes
 
 
 def make_local_cluster(settings: Settings, nodes: LocalNodes) -> "LocalCluster":
-    # Imported only here: Kubernetes does without it, and so do commands that open no cluster.
+    # Imported on use: not needed on Kubernetes, nor by commands that open no cluster.
     from gpudev.adapters.local.cluster import LocalCluster
 
-    closed = tuple(sorted({port for _, port in settings.own_addresses}))
-    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host, closed_ports=closed)
+    closed_ports = tuple(sorted({port for _, port in settings.own_addresses}))
+    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host, closed_ports=closed_ports)

@@ -1,7 +1,6 @@
-"""HTTP listeners: the main server, and the second one with TLS for other machines.
+"""HTTP listeners: the main server, and the TLS listener for other machines.
 
-The door on this machine stays as it is. A certificate that is replaced on disk, or is ours and ends soon, is taken up
-without a restart. What is asked through the door is not known here.
+A certificate that is replaced on disk, or a self-signed one that is renewed, is loaded without a restart.
 """
 
 import asyncio
@@ -21,27 +20,27 @@ from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.settings import Settings
 
-# Listening sockets for doors beside a service's own.
+# Listening sockets.
 
 
 _BACKLOG = 2048
 
 
 def bind_socket(address: ListenAddress) -> socket.socket:
-    """Raises Unavailable, in words, where nothing can listen."""
+    """Raises Unavailable if the address cannot be bound."""
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise Unavailable(f"{address.host} is not an address of this machine: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
+        listener.bind(sockaddr)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise Unavailable(f"nothing can listen on {address}: {error.strerror}") from error
+        raise Unavailable(f"cannot listen on {address}: {error.strerror}") from error
     return listener
 
 
@@ -50,10 +49,10 @@ log = structlog.get_logger()
 
 
 class ServedCertificate:
-    """The certificate this system shows, as its files are now."""
+    """The certificate that the TLS listener serves, reloaded from its files."""
 
     def __init__(self, settings: Settings, address: ListenAddress, clock: Clock) -> None:
-        """Raises Invalid for files that cannot be used."""
+        """Raises Invalid for unusable files."""
         self._settings = settings
         self._address = address
         self._clock = clock
@@ -61,7 +60,7 @@ class ServedCertificate:
         self._stamp = self.files.stamp()
 
     def reload_if_changed(self, context: ssl.SSLContext) -> bool:
-        """Whether there was a new one, which is shown from now on. Raises Invalid: what was shown before still is."""
+        """Whether a new certificate was loaded. Raises Invalid; the previous one is then still served."""
         files = ensure_certificate(self._settings, self._address.host, self._clock.now())
         stamp = files.stamp()
         if stamp == self._stamp:
@@ -75,7 +74,7 @@ class ServedCertificate:
 async def serve_tls_listener(
     config: uvicorn.Config, settings: Settings, clock: Clock | None = None, every: float = RELOAD_CHECK_SECONDS
 ) -> AsyncIterator[ListenAddress | None]:
-    """While inside, the app of this configuration also answers where the settings say. None: nowhere."""
+    """Serves the same app on the configured TLS address. None: no such address is configured."""
     if not settings.listen:
         yield None
         return
@@ -86,21 +85,21 @@ async def serve_tls_listener(
     listener = bind_socket(address)
     server = SecondaryServer(secure)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    keeping = asyncio.create_task(_reload_loop(certificate, secure.ssl, every))
+    reloading = asyncio.create_task(_reload_loop(certificate, secure.ssl, every))
     log.info("api.listening", address=str(address), fingerprint=certificate.files.fingerprint())
     try:
         yield address
     finally:
-        keeping.cancel()
+        reloading.cancel()
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
-            await keeping
+            await reloading
         await serving
         listener.close()
 
 
 class SecondaryServer(uvicorn.Server):
-    """Beside a service's own server, which the signals are for. Whoever starts this one ends it."""
+    """Runs beside a service's main server, which handles the signals. Its caller stops it."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,9 +107,9 @@ class SecondaryServer(uvicorn.Server):
 
 
 def _with_tls(config: uvicorn.Config, files: CertificateFiles) -> uvicorn.Config:
-    """The same limits and time-outs, behind TLS."""
+    """The same configuration with TLS."""
     secure = copy.copy(config)
-    files.check()  # says in words what is wrong with them
+    files.check()  # raises a readable error
     secure.ssl_certfile, secure.ssl_keyfile = str(files.certificate), str(files.key)
     if not secure.loaded:
         secure.load()
@@ -127,15 +126,15 @@ async def _reload_loop(certificate: ServedCertificate, context: ssl.SSLContext, 
             log.warning("api.certificate_unusable", error=error.message)
 
 
-# Servers that stop on request and close what is behind them.
+# Graceful shutdown.
 
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class GracefulServer(uvicorn.Server):
-    """uvicorn's own raises the signal again when it has stopped serving. That would kill the process before what
-    stands behind it is closed: entries of the audit log would be lost on a clean stop."""
+    """uvicorn's own server raises the signal again after it has stopped. That would kill the process before its
+    dependencies are closed, and lose audit entries on a clean stop."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

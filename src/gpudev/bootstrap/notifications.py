@@ -1,4 +1,4 @@
-"""Wires up notifications, where the settings name a target."""
+"""Builds the notification sender, if the settings name targets."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 async def run_notifications(
     settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]
 ) -> AsyncIterator[None]:
-    """Goes on beside everything else. Whatever is wrong with it is told in the log and keeps nobody from anything."""
+    """Runs in the background. Errors are logged and affect nothing else."""
     task = asyncio.create_task(_deliver(settings, stores, is_planning), name="notifications")
     try:
         yield
@@ -34,8 +34,8 @@ async def run_notifications(
 async def _deliver(settings: NotifySettings, stores: Stores, is_planning: Callable[[], bool]) -> None:
     notifier = await asyncio.to_thread(open_notifier, settings)
     try:
-        occasions = [NotificationKind(name) for name in settings.on]
-        await NotificationSender(stores.notifications, notifier, SystemClock(), occasions).run(is_planning)
+        kinds = [NotificationKind(name) for name in settings.on]
+        await NotificationSender(stores.notifications, notifier, SystemClock(), kinds).run(is_planning)
     finally:
         await notifier.close()
 
@@ -46,7 +46,7 @@ def _read_urls(settings: NotifySettings) -> tuple[str, ...]:
     try:
         return settings.secret_urls + tuple(Path(settings.urls_file).expanduser().read_text().split())
     except (OSError, UnicodeDecodeError) as error:
-        log.error("notifications.no_file", path=settings.urls_file, error=type(error).__name__)
+        log.error("notifications.file_unreadable", path=settings.urls_file, error=type(error).__name__)
         return settings.secret_urls
 
 
@@ -57,16 +57,16 @@ def open_notifier(settings: NotifySettings) -> Notifier:
     try:
         notifier = AppriseNotifier(urls)
     except ImportError:
-        log.error("notifications.off", reason="apprise is not installed: pip install 'gpu-dev[notify]'")
+        log.error("notifications.disabled", reason="apprise is not installed: pip install 'gpu-dev[notify]'")
         return NullNotifier()
-    log.info("notifications.on", targets=sorted(notifier.targets.values()))
+    log.info("notifications.enabled", targets=sorted(notifier.targets.values()))
     return notifier
 
 
 class NullNotifier:
-    """Nowhere is anything told."""
+    """No targets are configured."""
 
-    targets: dict[str, str] = {}  # noqa: RUF012 - it has none, and gets none
+    targets: dict[str, str] = {}  # noqa: RUF012 - always empty
 
     def can_reach(self, target: str, recipient: Recipient) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Metrics, health and traces of a service, on a listener of its own."""
+"""Metrics, health checks and traces of a service. Metrics and health have a separate listener."""
 
 import asyncio
 import contextlib
@@ -33,22 +33,22 @@ _READY_TIMEOUT_SECONDS = 2.0
 
 @dataclass(slots=True)
 class HealthAndMetrics:
-    """What is told at the door. A service that is still being put together is alive, and not ready."""
+    """The endpoints of a service's metrics listener. A service that is still starting is alive but not ready."""
 
     exposition: Exposition = field(default_factory=Exposition)
     watchdog: LoopWatchdog | None = None
     check_ready: Callable[[], Awaitable[None]] | None = None
-    """Raises Unavailable, saying why not. None: not yet."""
+    """Raises Unavailable with the reason. None: still starting."""
 
     async def metrics(self, _request: Request) -> Response:
         return Response(await self.exposition.text(), headers={"content-type": CONTENT_TYPE})
 
     async def live(self, _request: Request) -> Response:
-        hanging = self.watchdog.stuck_loops() if self.watchdog is not None else {}
-        if hanging:
-            told = ", ".join(f"{loop} has not come round for {seconds:.0f} s" for loop, seconds in hanging.items())
-            log.error("health.stuck", loops=hanging)
-            return PlainTextResponse(f"{told}\n", 503)
+        stuck = self.watchdog.stuck_loops() if self.watchdog is not None else {}
+        if stuck:
+            message = ", ".join(f"{loop} has been stuck for {seconds:.0f} s" for loop, seconds in stuck.items())
+            log.error("health.stuck", loops=stuck)
+            return PlainTextResponse(f"{message}\n", 503)
         return PlainTextResponse("alive\n")
 
     async def ready(self, _request: Request) -> Response:
@@ -58,8 +58,10 @@ class HealthAndMetrics:
             async with asyncio.timeout(_READY_TIMEOUT_SECONDS):
                 await self.check_ready()
         except (Unavailable, TimeoutError) as error:
-            why = error.message.partition(": ")[0] if isinstance(error, Unavailable) else "the database does not answer"
-            return PlainTextResponse(f"{why}\n", 503)
+            reason = (
+                error.message.partition(": ")[0] if isinstance(error, Unavailable) else "the database does not answer"
+            )
+            return PlainTextResponse(f"{reason}\n", 503)
         return PlainTextResponse("ready\n")
 
     def attach_processor(self, running: "RunningProcessor") -> None:
@@ -75,7 +77,7 @@ class HealthAndMetrics:
         self.check_ready = lambda: check_schema(running.stores)
 
     def health_app(self) -> Starlette:
-        """What may be known to everybody."""
+        """Health checks only, for a public listener."""
         return Starlette(routes=self._health_routes())
 
     def metrics_app(self) -> Starlette:
@@ -87,7 +89,7 @@ class HealthAndMetrics:
 
 @contextlib.asynccontextmanager
 async def serve_metrics(settings: Settings, health: HealthAndMetrics) -> AsyncIterator[None]:
-    """While inside, whoever asks is told. Nobody is where no address is set."""
+    """Serves metrics and health checks, if an address is configured."""
     if not settings.metrics_address:
         yield
         return
@@ -123,7 +125,7 @@ async def open_tracer(settings: Settings, service: str) -> AsyncIterator[Tracer]
     try:
         from gpudev.adapters.otlp import OtlpTracer
     except ImportError as error:
-        raise Invalid('GPU_DEV_OTLP_URL needs the tracing extra: pip install "gpu-dev[server,tracing]"') from error
+        raise Invalid('GPU_DEV_OTLP_URL requires the tracing extra: pip install "gpu-dev[server,tracing]"') from error
     tracer = OtlpTracer(settings.otlp_url, service)
     try:
         yield tracer

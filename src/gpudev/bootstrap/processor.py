@@ -1,4 +1,4 @@
-"""Wires up the processor, on this machine or on Kubernetes."""
+"""Builds the processor, on one machine or on Kubernetes."""
 
 import asyncio
 import contextlib
@@ -37,22 +37,19 @@ from gpudev.settings import FairShareSettings, Settings, TimingSettings
 from gpudev.workflows.disks.operations import DiskOperations
 from gpudev.workflows.disks.reconcile_disks import DiskAdoption
 
-# The parts that bring disks to dev servers and back, over the cloud that the settings name.
-
-
 log = structlog.get_logger(__name__)
-_LOCAL_SETTLES_EVERY = timedelta(seconds=1)
-_CLOUDS_SETTLE_EVERY = timedelta(seconds=15)
+_LOCAL_CHECK_EVERY = timedelta(seconds=1)
+_CLOUD_CHECK_EVERY = timedelta(seconds=15)
 
 
 @contextlib.asynccontextmanager
 async def open_disk_reconciler(settings: Settings, stores: Stores) -> AsyncIterator[DiskWorker | None]:
-    """None: disks are the cluster's own affair."""
+    """None: the cluster manages the disks itself."""
     async with open_volumes(settings) as cloud:
         if cloud is None:
             yield None
             return
-        work = make_disk_reconciler(
+        worker = make_disk_reconciler(
             stores, cloud, SystemClock(), settings.disks, appears_within=_appears_within(settings)
         )
         if isinstance(cloud, LocalCloud):
@@ -60,13 +57,13 @@ async def open_disk_reconciler(settings: Settings, stores: Stores) -> AsyncItera
             if adopted:
                 log.info("disks.adopted", count=adopted)
         try:
-            yield work
+            yield worker
         finally:
-            await work.close()
+            await worker.close()
 
 
 def _appears_within(settings: Settings) -> timedelta:
-    """From when something is begun until the cloud is certain to show it. Elsewhere than at AWS that is at once."""
+    """How long after a call the cloud may not yet list its result. Zero everywhere but on AWS."""
     return CALL_LIMITS.appears_within if settings.cloud == "aws" else timedelta(0)
 
 
@@ -85,7 +82,7 @@ def make_disk_reconciler(
         stores.message_queue,
         stores.disk_contents,
         contents_of=cloud.snapshot_contents if isinstance(cloud, LocalCloud) else None,
-        settle_every=_LOCAL_SETTLES_EVERY if is_local else _CLOUDS_SETTLE_EVERY,
+        settle_every=_LOCAL_CHECK_EVERY if is_local else _CLOUD_CHECK_EVERY,
     )
 
 
@@ -121,7 +118,7 @@ async def open_processor(settings: Settings, tracer: Tracer = NO_TRACER) -> Asyn
 
 @contextlib.asynccontextmanager
 async def open_expiry_backstop(settings: Settings) -> AsyncIterator[RunningProcessor]:
-    """For `expire`: a processor that is not run, and so does nothing by itself."""
+    """For `expire`: a processor whose loop does not run."""
     stores = open_stores(settings, max_connections=8)
     try:
         await check_schema(stores)
@@ -158,22 +155,22 @@ async def _with_background_tasks(
         listeners.append(Listener(settings.database, DISK_CHANGES_CHANNEL, on_payload=disks.on_notification))
     for listener in listeners:
         listener.start()
-    keeping = [
+    tasks = [
         asyncio.create_task(run_retention(stores), name="retention"),
         asyncio.create_task(run_periodic_reconcilers(settings, stores, groups, processor), name="reconciling"),
     ]
     try:
         yield processor
     finally:
-        for task in keeping:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*keeping, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for listener in listeners:
             await listener.close()
 
 
 async def run_retention(stores: Stores) -> None:
-    """Now and then, until cancelled."""
+    """Periodically, until cancelled."""
 
     async def run_round() -> timedelta:
         requests, keys = await delete_old_rows(stores.pool)
@@ -194,7 +191,7 @@ def make_processor(
     disks: DiskWorker | None = None,
     tracer: Tracer = NO_TRACER,
 ) -> Processor:
-    """`disks` None: they are the cluster's own affair."""
+    """`disks` None: the cluster manages the disks itself."""
     disk_zones = attacher = None
     if disks is not None:
         disk_zones = DiskZones(stores.disk_locations, disks.operations.settings.move_takes)

@@ -1,4 +1,4 @@
-"""Wires up the proxy, ssh and Jupyter: within the API's process, or as its own service."""
+"""Builds the proxy for ssh and Jupyter, within the API's process or as a separate service."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from gpudev.workflows.sessions.jupyter_access import BrowserSessions
 from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, SshTokens
 
 BROWSER_SESSION_TTL = timedelta(hours=24)
-"""How long a browser that was let in may come back; the reservation's end is another."""
+"""How long a browser session lasts, unless the reservation ends first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class JupyterProxy:
         return JupyterHttpProxy(app, self.access, round(BROWSER_SESSION_TTL.total_seconds()))
 
     def make_protocol(self, sessions: SshSessions, **_: object) -> asyncio.Protocol:
-        """The protocol of one client's connection that asks for a WebSocket."""
+        """The protocol of a connection with a WebSocket upgrade."""
         return WebSocketSwitch(sessions.make_tunnel, self.sockets.make_socket)
 
     def server_config(
         self, app: ASGIApp, sessions: SshSessions, host: str, port: int, limits: RequestGuardSettings
     ) -> uvicorn.Config:
-        """Of a server with this app, Jupyter and ssh, that strangers reach."""
+        """A public server with this app, Jupyter and ssh."""
         return uvicorn.Config(
             self.wrap_app(app),
             host=host,
             port=port,
             http=limited_http_protocol(),
-            ws=partial(self.make_protocol, sessions),  # type: ignore[arg-type]  # whatever makes a protocol will do
+            ws=partial(self.make_protocol, sessions),  # type: ignore[arg-type]  # any protocol factory works
             lifespan="off",
             access_log=False,
             log_config=None,
@@ -80,21 +80,23 @@ async def open_jupyter_proxy(
     clock: Clock,
 ) -> AsyncIterator[JupyterProxy]:
     targets = DevServerConnector.from_settings(settings)
-    ways = SshTunnels(targets.resolve_address, CONNECT_TIMEOUT.total_seconds())
-    proxying = SshTokens(reservations, tokens, clock)
+    tunnels = SshTunnels(targets.resolve_address, CONNECT_TIMEOUT.total_seconds())
+    ssh_tokens = SshTokens(reservations, tokens, clock)
     guard = JupyterGuard(trail, clock, settings.guarding.trusted_proxies, settings.proxy.most_per_user)
-    door = JupyterAccess(BrowserSessions(tokens, keys, clock, BROWSER_SESSION_TTL), ways, guard, _own_hosts(settings))
-    sockets = JupyterWebSockets(door, proxying, settings.proxy)
+    access = JupyterAccess(
+        BrowserSessions(tokens, keys, clock, BROWSER_SESSION_TTL), tunnels, guard, _own_hosts(settings)
+    )
+    sockets = JupyterWebSockets(access, ssh_tokens, settings.proxy)
     sockets.start()
     try:
-        yield JupyterProxy(door, sockets)
+        yield JupyterProxy(access, sockets)
     finally:
         await sockets.close()
-        await ways.close()
+        await tunnels.close()
 
 
 def _own_hosts(settings: Settings) -> frozenset[str]:
-    """Hosts by which people know us, where something on the way names another."""
+    """Public host names of this server, for reverse proxies that replace Host."""
     return frozenset({*settings.server_names, urlsplit(settings.proxy.url).netloc} - {""})
 
 
@@ -105,30 +107,30 @@ def _own_hosts(settings: Settings) -> frozenset[str]:
 async def open_ssh_sessions(
     services: ApiDependencies, *, check_every: timedelta = GRANT_CHECK_EVERY, silent_for: timedelta = SILENT_FOR
 ) -> AsyncIterator[SshSessions]:
-    """Beside the API, so that one port is enough."""
+    """Within the API's process, on the same port."""
     settings = services.settings
-    proxying = SshTokens(services.reservations, services.proxy_tokens, services.clock)
+    ssh_tokens = SshTokens(services.reservations, services.proxy_tokens, services.clock)
     wrong_tokens = services.request_limits.wrong_keys
-    guard = SessionGuard(proxying, services.trail, services.clock, settings.guarding.trusted_proxies, wrong_tokens)
+    guard = SessionGuard(ssh_tokens, services.trail, services.clock, settings.guarding.trusted_proxies, wrong_tokens)
     connector = DevServerConnector.from_settings(settings)
     async with _started_sessions(
-        SshSessions(proxying, guard, connector, settings.proxy, check_every=check_every, silent_for=silent_for)
+        SshSessions(ssh_tokens, guard, connector, settings.proxy, check_every=check_every, silent_for=silent_for)
     ) as sessions:
         yield sessions
 
 
 @contextlib.asynccontextmanager
 async def open_proxy(settings: Settings) -> AsyncIterator[tuple[HealthAndMetrics, SshSessions, JupyterProxy]]:
-    """A service of its own: its sessions, Jupyter, and what tells how it is."""
+    """As a separate service: health, ssh sessions and Jupyter."""
     stores, clock = open_stores(settings, max_connections=4), SystemClock()
-    proxying = SshTokens(stores.reservations, stores.proxy_tokens, clock)
+    ssh_tokens = SshTokens(stores.reservations, stores.proxy_tokens, clock)
     trail = AuditTrail(stores.audit_log, clock)
-    guard = SessionGuard(proxying, trail, clock, settings.guarding.trusted_proxies)
+    guard = SessionGuard(ssh_tokens, trail, clock, settings.guarding.trusted_proxies)
     trail.start()
     try:
         async with (
             _started_sessions(
-                SshSessions(proxying, guard, DevServerConnector.from_settings(settings), settings.proxy)
+                SshSessions(ssh_tokens, guard, DevServerConnector.from_settings(settings), settings.proxy)
             ) as sessions,
             open_jupyter_proxy(
                 settings, stores.reservations, stores.proxy_tokens, stores.addons, trail=trail, clock=clock
@@ -140,7 +142,7 @@ async def open_proxy(settings: Settings) -> AsyncIterator[tuple[HealthAndMetrics
                 jupyter,
             )
     finally:
-        await trail.close()  # after the sessions: their ends are in it
+        await trail.close()  # after the sessions, whose ends are audited
         await stores.close()
 
 

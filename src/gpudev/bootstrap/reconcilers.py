@@ -1,4 +1,4 @@
-"""Wires up the reconcilers: periodic in the processor that plans, or one-shot for commands."""
+"""Builds the reconcilers: periodic in the processor that plans, one-shot for commands."""
 
 import asyncio
 import contextlib
@@ -27,15 +27,15 @@ from gpudev.workflows.cluster.reconcile_availability import AvailabilityReconcil
 from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
 from gpudev.workflows.reservations.stale_requests import StaleRequests
 
-if TYPE_CHECKING:  # commands that run a pass once do without the planning loop
+if TYPE_CHECKING:  # one-shot commands do not need the planning loop
     from gpudev.processor.cluster_publisher import NodeGroupsState
     from gpudev.processor.planning_loop import Processor
 
-# The parts of the passes that keep records true, for those who run one once.
+# One-shot, for `gpu-dev-server reconcile`.
 
 
 def updater_name() -> str:
-    """Who updated something: the pod's name, where there is one."""
+    """Recorded as the author of updates: the pod's name, or the host's."""
     return (os.environ.get("HOSTNAME") or socket.gethostname())[:100]
 
 
@@ -47,9 +47,9 @@ class OneShotReconcilers:
 
     def disks(self) -> DiskReconciliation:
         if self.cloud is None and self.settings.cloud == "local":
-            raise Invalid("on one machine disks are folders that nobody else changes: there is nothing to compare")
+            raise Invalid("on one machine disks are folders that only gpu-dev changes, so there is nothing to compare")
         if self.cloud is None:
-            raise Invalid("no cloud is configured, so there are no volumes to compare disks with: set GPU_DEV_CLOUD")
+            raise Invalid("no cloud is configured, so there are no volumes to compare disks with; set GPU_DEV_CLOUD")
         return DiskReconciliation(self.cloud, self.stores.disk_records, SystemClock(), updater_name())
 
     @contextlib.asynccontextmanager
@@ -72,11 +72,11 @@ class OneShotReconcilers:
         if self.settings.cluster == "kubernetes":
             from gpudev.adapters.kubernetes.uncached_access import UncachedCluster
 
-            reading = UncachedCluster(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
+            cluster = UncachedCluster(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
             try:
-                yield reading
+                yield cluster
             finally:
-                await reading.close()
+                await cluster.close()
             return
         cluster = await open_cluster(self.settings, self.stores)
         await cluster.start()
@@ -106,34 +106,36 @@ async def run_periodic_reconcilers(
     settings: Settings, stores: Stores, groups: "NodeGroupsState", processor: "Processor"
 ) -> None:
     """Until cancelled."""
-    alone = PeriodicReconciler(settings, stores, None, groups)
-    requests = _run_periodically("neglect", _STALE_REQUESTS_EVERY, processor, alone.reconcile_stale_requests)
+    without_cloud = PeriodicReconciler(settings, stores, None, groups)
+    requests = _run_periodically(
+        "stale_requests", _STALE_REQUESTS_EVERY, processor, without_cloud.reconcile_stale_requests
+    )
     await asyncio.gather(requests, _run_with_cloud(settings, stores, groups, processor))
 
 
 async def _run_with_cloud(
     settings: Settings, stores: Stores, groups: "NodeGroupsState", processor: "Processor"
 ) -> None:
-    """A cloud that cannot be opened (a library or credentials are missing) is tried again, and stops nothing else."""
+    """Retries a cloud that cannot be opened (no library or credentials); the other passes go on."""
     while settings.has_remote_cloud:
         try:
             async with open_cloud(settings) as cloud:
-                keeper = PeriodicReconciler(settings, stores, cloud, groups)
+                reconciler = PeriodicReconciler(settings, stores, cloud, groups)
                 await asyncio.gather(
                     _run_periodically(
-                        "groups", settings.reconciling.groups_every, processor, keeper.refresh_node_groups
+                        "groups", settings.reconciling.groups_every, processor, reconciler.refresh_node_groups
                     ),
-                    _run_periodically("disks", settings.reconciling.disks_every, processor, keeper.reconcile_disks),
+                    _run_periodically("disks", settings.reconciling.disks_every, processor, reconciler.reconcile_disks),
                 )
         except GpuDevError as error:
             log.error("cloud.unavailable", cloud=settings.cloud, error=str(error))
         except Exception:
-            log.exception("cloud.broken", cloud=settings.cloud)
+            log.exception("cloud.unexpected_error", cloud=settings.cloud)
         await asyncio.sleep(_REOPEN_CLOUD_AFTER.total_seconds())
 
 
 class PeriodicReconciler:
-    """Each pass once, as the processor does it: what another is at is left to that one."""
+    """The passes that the processor runs periodically. A pass that another process is running is skipped."""
 
     def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: "NodeGroupsState") -> None:
         self._settings = settings.reconciling
@@ -149,17 +151,17 @@ class PeriodicReconciler:
             if busy is None:
                 report = await requests.run()
                 if report.sent_again or report.cancelled:
-                    log.warning("requests.neglected", sent_again=report.sent_again, cancelled=report.cancelled)
+                    log.warning("requests.stale", sent_again=report.sent_again, cancelled=report.cancelled)
 
     async def refresh_node_groups(self) -> None:
         assert self._cloud is not None
         prefix = self._settings.node_group_prefix
-        found = await self._cloud.node_groups(group_prefix(prefix))
-        before, now = self._groups.groups, assign_groups(found, prefix, await self._stores.availability.type_names())
+        groups = await self._cloud.node_groups(group_prefix(prefix))
+        before, now = self._groups.groups, assign_groups(groups, prefix, await self._stores.availability.type_names())
         self._groups.groups = now
         if before is None or before.unmatched != now.unmatched:
             for warning in unmatched_warnings(now):
-                log.warning("groups.stranger", warning=warning)
+                log.warning("groups.unmatched", warning=warning)
 
     async def reconcile_disks(self) -> None:
         assert self._cloud is not None
@@ -167,11 +169,11 @@ class PeriodicReconciler:
             if busy is not None:
                 log.info("disks.busy", by=busy)
                 return
-            reconciling = DiskReconciliation(self._cloud, self._stores.disk_records, SystemClock(), updater_name())
-            report = await reconciling.run()
+            reconciliation = DiskReconciliation(self._cloud, self._stores.disk_records, SystemClock(), updater_name())
+            report = await reconciliation.run()
         log.info("disks.reconciled", **asdict(report.statistics))
-        for found, count in asdict(report.statistics).items():
-            instruments.disk_drift.labels(found).set(count)
+        for kind, count in asdict(report.statistics).items():
+            instruments.disk_drift.labels(kind).set(count)
         for error in report.errors:
             log.error("disks.error", error=error)
         for duplicate in report.duplicates:
@@ -181,20 +183,20 @@ class PeriodicReconciler:
 
 
 async def _run_periodically(
-    name: str, every: timedelta, processor: "Processor", act: Callable[[], Awaitable[None]]
+    name: str, every: timedelta, processor: "Processor", run_pass: Callable[[], Awaitable[None]]
 ) -> None:
-    """The loop that catches everything: it logs, and the next time tries again."""
+    """Never ends: any error is logged and counted, and the pass is retried."""
     while True:
         try:
             if processor.is_planning:
                 with instruments.reconcile_seconds.labels(name).time():
-                    await act()
+                    await run_pass()
                 instruments.reconcile_passes.labels(name, "done").inc()
                 instruments.reconciled_at.labels(name).set_to_current_time()
         except GpuDevError as error:
-            log.warning("reconciling.failed", what=name, error=str(error))
+            log.warning("reconcile.failed", name=name, error=str(error))
             instruments.reconcile_passes.labels(name, "failed").inc()
         except Exception:
-            log.exception("reconciling.broken", what=name)
+            log.exception("reconcile.unexpected_error", name=name)
             instruments.reconcile_passes.labels(name, "broken").inc()
         await asyncio.sleep(every.total_seconds() if processor.is_planning else 1)

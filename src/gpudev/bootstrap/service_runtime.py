@@ -1,4 +1,4 @@
-"""What every service does: logging, waiting for its schema, stopping on a signal."""
+"""What every service needs: logging, waiting for database and schema, stopping on a signal."""
 
 import asyncio
 import contextlib
@@ -27,19 +27,19 @@ _RETRY_SECONDS = 1.0
 
 
 def configure_logging(settings: Settings) -> None:
-    """Events with fields, one line each, to standard error."""
-    for_people = settings.log_format == "console"
+    """Structured events, one per line, to standard error."""
+    is_console = settings.log_format == "console"
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if for_people else structlog.processors.JSONRenderer(_dump_json)
+        structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer(_dump_json)
     )
-    lines = structlog.PrintLoggerFactory(sys.stderr) if for_people else structlog.BytesLoggerFactory(sys.stderr.buffer)
+    lines = structlog.PrintLoggerFactory(sys.stderr) if is_console else structlog.BytesLoggerFactory(sys.stderr.buffer)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            _single_line if for_people else _without_keys,
+            _single_line if is_console else _without_keys,
             renderer,
         ],
         logger_factory=lines,
@@ -51,15 +51,15 @@ def configure_logging(settings: Settings) -> None:
 
 
 class _StructlogHandler(logging.Handler):
-    """What libraries say (the web server, the event loop): as all else, or it could forge lines and show keys."""
+    """Log records of libraries, in the same format: otherwise they could forge lines and reveal keys."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = min(record.levelno, logging.ERROR)
-        log.log(level, "library.said", library=record.name, message=record.getMessage(), exc_info=record.exc_info)
+        log.log(level, "library.log", library=record.name, message=record.getMessage(), exc_info=record.exc_info)
 
 
 def _without_keys(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Wherever a key got into (an address, an error's words), it does not get into the log. JSON hides the rest."""
+    """Redacts API keys anywhere in an event. JSON escapes everything else."""
     for name, value in event.items():
         if isinstance(value, str) and "gpudev_" in value:
             event[name] = redact_keys(value)
@@ -67,8 +67,7 @@ def _without_keys(_logger: Any, _method: str, event: structlog.typing.EventDict)
 
 
 def _single_line(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """For people's eyes and terminals: what came from outside can neither begin a line of its own nor erase one. Only
-    a traceback, which is ours, has several lines."""
+    """For terminals: external text can neither start a new line nor erase one. Only tracebacks have several lines."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = redact_keys(value) if name == "exception" else sanitize_text(value, 2000)
@@ -80,36 +79,36 @@ def _dump_json(event: Any, default: Callable[[Any], Any], **_: Any) -> bytes:
 
 
 def tune_garbage_collector() -> None:
-    """What is there at the start stays: the garbage collector need not look at it again, and looks less often at the
-    rest. A full collection stops every request for tens of milliseconds."""
+    """Excludes the objects of the startup from garbage collection and collects less often: a full collection stops all
+    requests for tens of milliseconds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 async def check_schema(stores: "Stores") -> None:
-    """The database answers and has what this program needs. Raises Unavailable."""
+    """Raises Unavailable if the database does not answer or its schema is not current."""
     async with stores.pool.acquire() as connection:
         if not await is_schema_current(connection):
-            raise Unavailable("the database's schema is not up to date: gpu-dev-server migrate")
+            raise Unavailable("the database schema is not up to date: run gpu-dev-server migrate")
 
 
 async def wait_for_schema(stores: "Stores") -> None:
-    """Services wait for the schema they need: whoever migrates may come later."""
-    said = False
+    """Waits for a current schema: the migration may run after the service has started."""
+    logged = False
     while True:
         with contextlib.suppress(Unavailable):
             await check_schema(stores)
             return
-        if not said:
+        if not logged:
             log.info("schema.waiting")
-            said = True
+            logged = True
         await asyncio.sleep(0.2)
 
 
 async def wait_for_database(database: DatabaseSettings, seconds: float) -> None:
-    """Until it answers: whoever is installed together with it may be there first. Raises Unavailable, saying why, when
-    that takes longer."""
+    """Waits until the database answers: in a new installation the service may start first. Raises Unavailable with the
+    reason after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -125,7 +124,7 @@ async def wait_for_database(database: DatabaseSettings, seconds: float) -> None:
 
 
 async def run_until_stopped(work: Awaitable[None]) -> None:
-    """Run until it ends by itself or SIGTERM or SIGINT asks for a clean stop."""
+    """Runs until the work ends, or until SIGTERM or SIGINT, which stop it cleanly."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,9 +1,9 @@
-"""Audit entries, written in the background: nobody waits for them.
+"""The audit trail: writes audit entries in the background, so that no request waits for them.
 
-Entries are gathered in memory and written together, a few times a second, in one statement: a submit pays nothing for
-being recorded. A clean stop writes all of them first. A process that is killed loses the last moment's entries; what
-was done is then still in the histories of reservations and disks, and the request in the log.
-While the database is away, entries wait; refusals beyond what one address may fill are counted and told as one entry.
+Entries are collected in memory and written in batches, a few times a second. A clean stop writes all of them first. A
+killed process loses the entries of the last moment; the changes are then still in the histories of reservations and
+disks, and the requests in the log. While the database is down, entries wait. Denied requests beyond a limit per address
+are counted and summarised in one entry.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _DENIED_BURST, _DENIED_PER_MINUTE = 60, 30
 
 @dataclass(frozen=True, slots=True)
 class ProxyClient:
-    """Whoever asks to be let through, and is or is not."""
+    """A client of the proxy, whether it gets a session or not."""
 
     address: str | None
     request_id: str
@@ -44,7 +44,6 @@ class ProxyClient:
         target: str | None = None,
         status: int | None = None,
     ) -> AuditEntry:
-        """What they did, for the audit log."""
         return AuditEntry(
             at=at,
             action=action,
@@ -73,7 +72,7 @@ class AuditTrail:
         self._task = asyncio.create_task(self._run(), name="audit")
 
     async def close(self) -> None:
-        """Writes what is left. What cannot be written by then goes to the log, so that it is somewhere."""
+        """Writes the remaining entries. Those that cannot be written go to the log."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -93,18 +92,18 @@ class AuditTrail:
         self._has_entries.set()
 
     def record_denied(self, entry: AuditEntry) -> None:
-        """Anybody can cause these, as many as they like; so one address fills only so much."""
-        whose = rate_limit_key(entry.address)
-        if self._denied_limits.take(whose):
-            self._omitted[whose] += 1
+        """Limited per address: any client can cause these at will."""
+        client = rate_limit_key(entry.address)
+        if self._denied_limits.take(client):
+            self._omitted[client] += 1
         else:
             self.record(entry)
 
     async def flush(self) -> None:
-        """Raises Unavailable; nothing is lost by that."""
+        """Raises Unavailable; the entries are then kept."""
         async with self._writing:
-            for whose, count in self._omitted.items():
-                summary = AuditEntry(self._clock.now(), "refusals", "left_out", target=f"{count} more", address=whose)
+            for client, count in self._omitted.items():
+                summary = AuditEntry(self._clock.now(), "refusals", "left_out", target=f"{count} more", address=client)
                 self._pending.append(summary)
             self._omitted.clear()
             while self._pending:
@@ -117,9 +116,9 @@ class AuditTrail:
         while True:
             await self._has_entries.wait()
             self._has_entries.clear()
-            await asyncio.sleep(self._every_s)  # others may come along
+            await asyncio.sleep(self._every_s)  # collects a batch
             try:
-                # Not to be cut off half-way: it would be unknown whether these are written.
+                # Not cancelled during a write: it would be unknown whether the entries were written.
                 await _finish_write(asyncio.ensure_future(self.flush()))
             except Unavailable as error:
                 log.warning("audit.waiting", entries=len(self._pending), error=str(error))

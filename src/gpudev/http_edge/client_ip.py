@@ -1,7 +1,7 @@
-"""The client's address: the peer, or what a trusted proxy says.
+"""The client's address: the peer's, or the one forwarded by a trusted proxy.
 
-Only what a trusted proxy wrote is believed: X-Forwarded-For is read from its end, and the first address that is no
-trusted proxy is the client. Whatever stands before it, the client may have written itself.
+X-Forwarded-For is read from its end; the first address that is not a trusted proxy is the client. Entries before it
+may be forged by the client.
 """
 
 import ipaddress
@@ -13,21 +13,21 @@ _MAX_HOPS = 20
 
 class ClientIpResolver:
     def __init__(self, trusted: Sequence[str]) -> None:
-        """Addresses or networks. Raises ValueError for what is neither."""
+        """Addresses or networks. Raises ValueError for anything else."""
         self._trusted: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
 
     def resolve(self, peer: str | None, forwarded_for: Sequence[str]) -> str | None:
-        """`forwarded_for`: every X-Forwarded-For header, in order. None: it came through no network (a unix socket)."""
+        """`forwarded_for`: every X-Forwarded-For header, in order. None: the request came over a unix socket."""
         if not self._trusted or peer is None or not self._is_trusted(peer):
             return peer
         forwarded = ",".join(forwarded_for).split(",")
         client = peer
-        for said in reversed(forwarded[-_MAX_HOPS:]):
-            found = _parse_address(said)
-            if found is None:
-                break  # nobody we trust writes such a thing
-            client = found
-            if not self._is_trusted(found):
+        for entry in reversed(forwarded[-_MAX_HOPS:]):
+            address = _parse_address(entry)
+            if address is None:
+                break  # not written by a trusted proxy
+            client = address
+            if not self._is_trusted(address):
                 break
         return client
 
@@ -42,7 +42,7 @@ class ClientIpResolver:
 
 
 def _parse_address(text: str) -> str | None:
-    """An address as proxies write it, some of them with a port."""
+    """An entry of X-Forwarded-For. Some proxies add a port."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""The one mapping of errors to HTTP: status, code, headers, and how much is revealed."""
+"""The mapping of errors to HTTP: status, code, headers, and which part of the message is sent."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ HTTP_STATUS: Mapping[type[errors.GpuDevError], int] = {
     errors.GpuDevError: 500,
 }
 DENIED_STATUSES = (401, 403, 429)
-"""What anybody can cause who means it ill; these are written down wherever they happen."""
+"""Statuses that an attacker can cause at will; always audited."""
 _CODES = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media"}
 _RETRY_AFTER_SECONDS = "2"
 
@@ -36,7 +36,7 @@ class ErrorResponse:
     headers: Mapping[str, str]
 
     def problem_body(self, request_id: str) -> bytes:
-        """A problem document (RFC 9457), as the API answers errors."""
+        """A problem document (RFC 9457)."""
         return json.dumps(
             {
                 "type": problem_type(self.code),
@@ -50,12 +50,12 @@ class ErrorResponse:
 
 
 def http_status(error: errors.GpuDevError) -> int:
-    """The nearest class in the table: a subclass means what its parent means until it has a line of its own."""
+    """A subclass without its own entry has its parent's status."""
     return next(HTTP_STATUS[kind] for kind in type(error).__mro__ if kind in HTTP_STATUS)
 
 
 def error_code(status: int) -> str:
-    """Of what the web framework rejects, which has no error of ours."""
+    """For errors that the web framework raises itself."""
     return _CODES.get(status, HTTPStatus(status).name.lower())
 
 
@@ -68,7 +68,7 @@ def to_error_response(error: errors.GpuDevError) -> ErrorResponse:
         headers["Retry-After"] = _RETRY_AFTER_SECONDS
     if isinstance(error, errors.RateLimited):
         headers["Retry-After"] = str(math.ceil(error.retry_after_seconds))
-    # What follows a colon in a fault is a cause in another program's words (hosts, ports, paths): for the log alone.
+    # In a server error the part after a colon is the cause (hosts, ports, paths): only for the log.
     detail = error.message.partition(": ")[0] if status >= 500 else error.message
     return ErrorResponse(status, error.code, detail, headers)
 
@@ -81,23 +81,23 @@ def problem_type(code: str) -> str:
     return f"urn:gpu-dev:problem:{code}"
 
 
-# A response that cannot be completed is aborted, so that nobody takes it for whole.
+# A response that cannot be completed is aborted, so that the client does not take it for complete.
 
 
 _ABORT_EXTENSION = "gpu-dev.cut"
 
 
 def allow_abort(scope: MutableMapping[str, Any], transport: asyncio.Transport) -> None:
-    """For whoever answers this request."""
+    """Makes `abort_response` possible for this request."""
     scope["extensions"] = {**scope.get("extensions", {}), _ABORT_EXTENSION: {"transport": transport}}
 
 
 async def abort_response(scope: Mapping[str, Any], receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> bool:
-    """Hang up, and wait until that is seen. False: this server does not offer it."""
-    offered = scope.get("extensions", {}).get(_ABORT_EXTENSION)
-    if offered is None:
+    """Closes the connection and waits for the disconnect. False: the server does not support it."""
+    extension = scope.get("extensions", {}).get(_ABORT_EXTENSION)
+    if extension is None:
         return False
-    offered["transport"].abort()
+    extension["transport"].abort()
     while (await receive())["type"] != "http.disconnect":
         pass
     return True

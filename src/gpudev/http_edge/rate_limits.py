@@ -1,7 +1,7 @@
 """Rate limits and concurrency limits, in memory, per address or user.
 
-Each process counts for itself, so with several of them the limits are so many times as high. Memory is bounded:
-when there are too many buckets, those are forgotten that are full again anyway, else the ones used longest ago.
+Each process counts separately, so the effective limit is multiplied by the number of processes. Memory is bounded: when
+there are too many buckets, full ones are evicted first, then the least recently used.
 """
 
 import ipaddress
@@ -25,18 +25,18 @@ _SIXTY_A_MINUTE, _TEN_A_MINUTE = Rate(burst=60, per_minute=60), Rate(burst=10, p
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one address or user may do. Not a setting: people stay far below it, also many behind one address, and
-    guessing stays hopeless."""
+    """Limits per address or user. Not settings: normal use stays far below them, even of many users behind one
+    address, and guessing keys stays infeasible."""
 
     logins: Rate = _SIXTY_A_MINUTE
-    """From one address. A login takes up to two requests."""
+    """Per address. A login takes up to two requests."""
     wrong_keys: Rate = _SIXTY_A_MINUTE
-    """Different wrong API keys (also tokens and Jupyter secrets) from one address, before none from there is looked
-    up any more."""
+    """Different wrong API keys, tokens and Jupyter secrets per address. Beyond this, keys from there are not looked
+    up."""
     rotations: Rate = _TEN_A_MINUTE
-    """New keys for one user."""
+    """New keys per user."""
     streams_per_user: int = 50
-    """Streams of events at once. A stream holds its connection for as long as it is read."""
+    """Concurrent event streams. A stream occupies its connection for as long as it runs."""
     streams_per_address: int = 500
 
 
@@ -50,7 +50,7 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """`burst` at once, then `per_minute`."""
+    """Token buckets by name: `burst` at once, then `per_minute`."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class TokenBuckets:
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, name: str) -> float:
-        """0: it may, and this counts. Else it may not, and in so many seconds it may."""
+        """Takes a token and returns 0, or returns the seconds until one is available."""
         wait = self.wait_seconds(name)
         if wait == 0:
             self.spend(name)
         return wait
 
     def wait_seconds(self, name: str) -> float:
-        """As `take`, but it does not count."""
+        """Like `take`, without taking a token."""
         bucket = self._buckets.get(name)
         if bucket is None:
             return 0.0
@@ -82,13 +82,13 @@ class TokenBuckets:
         return 0.0 if bucket.tokens >= 1 else (1 - bucket.tokens) / self._per_second
 
     def spend(self, name: str) -> None:
-        """Also what is not there: whoever did many things at once, before any of them counted, waits for all."""
+        """May go below zero: many concurrent attempts that were checked before any was counted are all counted."""
         bucket = self._buckets.pop(name, None) or _Bucket(self._burst, self._monotonic())
         self._refill(bucket)
         bucket.tokens -= 1
         if len(self._buckets) >= self._max_buckets:
             self._evict()
-        self._buckets[name] = bucket  # at the end: the first ones are those used longest ago
+        self._buckets[name] = bucket  # moved to the end: the order is least recently used first
 
     def _refill(self, bucket: _Bucket) -> None:
         now = self._monotonic()
@@ -104,7 +104,7 @@ class TokenBuckets:
 
 
 class ConcurrencyLimits:
-    """So many at once for each name."""
+    """Concurrency limit by name."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -125,7 +125,7 @@ class ConcurrencyLimits:
 
 
 def rate_limit_key(address: str | None) -> str:
-    """Whom an address counts for: of IPv6, a whole /64 is in one hand."""
+    """The key that an address counts under: an IPv6 /64 belongs to one client."""
     try:
         parsed = ipaddress.ip_address(address or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Connects to dev servers only: addresses come from our records and are checked again."""
+"""Connects to dev servers only: addresses come from our records and are checked before each connection."""
 
 import asyncio
 import socket
@@ -12,13 +12,13 @@ from gpudev.planning.sessions import check_server_address
 from gpudev.settings import Settings
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
-"""How long a dev server may take to accept a connection: it is near, and whoever waits for it is told soon."""
+"""How long a dev server may take to accept a connection. Short, because it is on the same network."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevServerConnector:
     loopback_allowed: bool
-    """Only where dev servers run on this very machine."""
+    """Only where dev servers run on this machine."""
     own_addresses: Collection[tuple[str, int]]
     """Addresses of the control plane itself."""
     timeout: timedelta = CONNECT_TIMEOUT
@@ -30,31 +30,31 @@ class DevServerConnector:
             ours |= {("127.0.0.1", port) for _, port in ours} | {(settings.ssh_host, port) for _, port in ours}
         return cls(settings.cluster == "local", ours)
 
-    async def connect(self, to: SshEndpoint, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """A name is looked up once and the addresses found are checked and used: it cannot mean something else a
-        moment later. Raises ClusterError for an address that is forbidden, Unavailable when nothing answers."""
+    async def connect(self, endpoint: SshEndpoint, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """Resolves the name once, then checks and uses those addresses, which prevents DNS rebinding. Raises
+        ClusterError for a forbidden address, Unavailable when the dev server does not answer."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout.total_seconds()):
-                found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
+                found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
                 addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
                 for address in addresses:
                     check_server_address(
-                        address, to.port, loopback_allowed=self.loopback_allowed, ours=self.own_addresses
+                        address, endpoint.port, loopback_allowed=self.loopback_allowed, ours=self.own_addresses
                     )
-                return await self._connect_first(addresses, to.port, protocol)
+                return await self._connect_first(addresses, endpoint.port, protocol)
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"the dev server does not answer: {error or 'in time'}") from error
 
-    async def resolve_address(self, to: SshEndpoint) -> str:
-        """One that may be connected to, for those who connect by themselves. Raises as `connect` does."""
+    async def resolve_address(self, endpoint: SshEndpoint) -> str:
+        """A checked address, for callers that connect themselves. Raises as `connect` does."""
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise Unavailable(f"the dev server is not found: {error}") from error
+            raise Unavailable(f"the dev server's address cannot be resolved: {error}") from error
         address = str(found[0][4][0])
-        check_server_address(address, to.port, loopback_allowed=self.loopback_allowed, ours=self.own_addresses)
+        check_server_address(address, endpoint.port, loopback_allowed=self.loopback_allowed, ours=self.own_addresses)
         return address
 
     async def _connect_first(

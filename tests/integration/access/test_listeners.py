@@ -155,8 +155,8 @@ async def test_what_cannot_be_opened_says_why(listening: Settings, clock: Manual
         taken.listen()
         busy = replace(listening, listen=f"{OTHER_ADDRESS}:{taken.getsockname()[1]}")
         for settings, why in (
-            (busy, "nothing can listen"),
-            (replace(listening, listen="203.0.113.7"), "nothing can listen"),
+            (busy, "cannot listen"),
+            (replace(listening, listen="203.0.113.7"), "cannot listen"),
             (replace(listening, listen="0.0.0.0"), "every address"),
             (replace(listening, tls_cert=tmp_path / "none"), "or neither"),
             (replace(listening, tls_cert=tmp_path / "none", tls_key=tmp_path / "none"), "none"),

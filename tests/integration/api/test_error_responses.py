@@ -180,7 +180,7 @@ async def test_the_unforeseen_is_a_500_that_tells_only_its_request_id(api: Api) 
     detail = refused(answer, 500, "internal")
     assert answer.headers["x-request-id"] in detail
     assert "hunter2" not in answer.text
-    (line,) = [line for line in lines if line["event"] == "http.unforeseen"]
+    (line,) = [line for line in lines if line["event"] == "http.unexpected_error"]
     assert line["exc_info"]
     assert line["path"] == "/v1/jobs"
 

@@ -56,7 +56,7 @@ async def test_a_token_without_a_websocket_tells_that_one_got_lost_on_the_way(
     headers = {"Authorization": f"Bearer {await proxy.token(ada)}"}
     answer = await ada.get(f"/v1/jobs/{proxy.job['job_id']}/ssh", headers=headers)
     refused(answer, 401, "unauthenticated")
-    assert "does not pass WebSockets on" in answer.json()["detail"]
+    assert "does not forward WebSockets" in answer.json()["detail"]
 
 
 async def test_what_is_no_token_opens_nothing(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
@@ -160,4 +160,4 @@ async def test_all_sessions_together_are_bounded_also_while_they_open(api: Api, 
             await greeting(first)
             await greeting(second)
             proxy.came = 0
-            assert "as many sessions" in await proxy.is_refused(token, 503)
+            assert "maximum number of sessions" in await proxy.is_refused(token, 503)

@@ -172,7 +172,7 @@ async def test_a_dev_server_that_cuts_the_connection_is_told_as_that(proxy: Prox
     await proxy.reserve(ada)
     async with proxy.open(await proxy.token(ada)) as session:
         await session.send(b"x")
-        assert await closed(session) == (1011, "the dev server cut the connection")
+        assert await closed(session) == (1011, "the dev server closed the connection")
 
 
 async def test_a_session_outlives_every_patience_with_slow_requests(api: Api, ada: httpx2.AsyncClient) -> None:

@@ -23,7 +23,7 @@ structlog.get_logger().info("http.request", path=text, user=text)
 try:
     raise ValueError(text)
 except ValueError:
-    structlog.get_logger().exception("http.unforeseen", path=text)
+    structlog.get_logger().exception("http.unexpected_error", path=text)
 try:
     raise ValueError(text)
 except ValueError:
@@ -42,7 +42,7 @@ def written(log_format: str) -> str:
 def test_a_forged_line_stays_within_the_event_it_came_with() -> None:
     *lines, rest = written("json").split("\n")
     assert rest == ""
-    assert [json.loads(line)["event"] for line in lines] == ["http.request", "http.unforeseen", "library.said"]
+    assert [json.loads(line)["event"] for line in lines] == ["http.request", "http.unexpected_error", "library.log"]
     told = [json.loads(line).get("path") or json.loads(line)["message"].removeprefix("path ") for line in lines]
     assert all(text.startswith("x\n{") for text in told), "it is told, and it is data"
 

@@ -204,7 +204,7 @@ async def test_a_collector_that_hangs_does_not_hold_up_the_end(collector: Collec
 async def test_without_the_extra_the_error_names_it(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "gpudev.adapters.otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    advice = r'GPU_DEV_OTLP_URL needs the tracing extra: pip install "gpu-dev\[server,tracing\]"'
+    advice = r'GPU_DEV_OTLP_URL requires the tracing extra: pip install "gpu-dev\[server,tracing\]"'
     with pytest.raises(Invalid, match=advice):
         async with open_tracer(Settings(otlp_url=collector.url), "gpu-dev-api"):
             pass

@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _authenticate(self) -> None:
         scheme, _, key = self.headers.get("Authorization", "").partition(" ")
         if scheme != "Bearer" or key not in self.server.api.keys:
-            raise Refusal(401, "unauthenticated", "that is no API key of this system")
+            raise Refusal(401, "unauthenticated", "malformed API key")
 
     def _carry_out(self, api: FakeApi, asked: Asked) -> tuple[Any, int]:
         segments = [unquote(segment) for segment in asked.path.split("/")[1:]]

@@ -209,8 +209,8 @@ def test_a_client_says_that_it_cannot_travel_between_processes(kind: type[GpuDev
 @pytest.mark.parametrize(
     ("status", "detail"),
     [
-        (404, "there is no '/v1/disks' here; see /docs for what there is"),
-        (405, "PUT is not answered here; see /docs for what is"),
+        (404, "no endpoint '/v1/disks'; see /docs"),
+        (405, "method PUT not allowed; see /docs"),
         (422, "max_wait_hours is not known here"),
     ],
 )

@@ -31,7 +31,7 @@ def test_what_came_from_outside_stays_in_its_line_and_keys_stay_out(
     try:
         raise ValueError(f"that is no id: {KEY}")
     except ValueError:
-        log.exception("http.unforeseen")
+        log.exception("http.unexpected_error")
     written = capfdbinary.readouterr().err.decode()
     assert KEY not in written
     assert KEY[:16] in written, "whose key it was can still be found out"
@@ -40,4 +40,4 @@ def test_what_came_from_outside_stays_in_its_line_and_keys_stay_out(
     assert "root logged in" in first
     assert "\x1b[2K" not in written
     if log_format == "json":
-        assert [json.loads(line)["event"] for line in written.splitlines()] == ["http.request", "http.unforeseen"]
+        assert [json.loads(line)["event"] for line in written.splitlines()] == ["http.request", "http.unexpected_error"]

@@ -1,9 +1,8 @@
-"""Limits on slow and endless requests, per connection.
+"""Time and size limits on incoming requests, per connection.
 
-uvicorn's own protocol waits forever for what a client has begun to send. This one gives it so long for the headers
-(from when the connection was made, or the first byte after a pause) and so long for the rest, however it trickles in.
-Only a body that somebody reads, and that keeps coming as fast as a slow line carries it, has the time that its size
-needs.
+uvicorn's own protocol waits forever for the rest of a request. This one has a time-out for the headers (from the
+connection's start, or the first byte of the next request) and one for the body. A body that is being read and arrives
+at a minimum rate gets as much time as its size needs.
 """
 
 import asyncio
@@ -20,18 +19,17 @@ from gpudev.http_edge.error_responses import allow_abort
 _FRAMING_PER_BYTE = 8
 _MAX_FRAMING = 8 * 2**20
 _MIN_BYTES_PER_SECOND = 16 * 1024
-"""Bytes a second."""
 _REASONS = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How long a request may take to arrive, and how large its head may be. Not a setting: slow lines fit in well."""
+    """How long a request may take to arrive, and how large its headers may be. Not a setting: slow networks fit in."""
 
     header_timeout: timedelta = timedelta(seconds=10)
-    """For a request's headers, also the first ones."""
+    """For the headers of each request on a connection."""
     body_timeout: timedelta = timedelta(seconds=30)
-    """For the rest; a large body that keeps coming has longer."""
+    """For the body; a large one that keeps arriving has longer."""
     max_header_bytes: int = 32 * 1024
 
 
@@ -74,7 +72,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         elif self._is_receiving:
             self._check_framing()
         elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._wait_for("headers")  # empty lines are no request, and do not keep a connection either
+            self._wait_for("headers")  # empty lines before a request do not keep a connection open
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_waiting()
@@ -90,8 +88,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._wait_for("headers")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """What comes behind a body is no header, whatever it is called: proxies check and add to those in front alone,
-        and uvicorn would put it among them."""
+        """Ignores trailers: uvicorn would add them to the headers, but proxies check only those before the body."""
         if self._is_in_head:
             super().on_header(name, value)
 
@@ -116,40 +113,39 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _check_framing(self) -> None:
-        """Lengths of chunks, and what may stand behind the last one: the parser keeps that in memory, and nobody reads
-        it. Chunks of a single byte are foolish, but allowed."""
+        """Chunk lengths and trailers, which the parser keeps in memory. One-byte chunks are inefficient but allowed."""
         framing = self._bytes_after_head - self._body_bytes
         allowed = 2 * self.limits.max_header_bytes + min(_FRAMING_PER_BYTE * self._body_bytes, _MAX_FRAMING)
         if framing > allowed:
-            self._reject(431, f"what is around the body is larger than {allowed} bytes")
+            self._reject(431, f"the body's chunk framing is larger than {allowed} bytes")
 
-    def _wait_for(self, what: str) -> None:
+    def _wait_for(self, part: str) -> None:
         self._stop_waiting()
         self._waiting_since = self.loop.time()
-        patience = self.limits.header_timeout if what == "headers" else self.limits.body_timeout
-        self._timer = self.loop.call_later(patience.total_seconds(), self._on_timeout, what, patience.total_seconds())
+        timeout = self.limits.header_timeout if part == "headers" else self.limits.body_timeout
+        self._timer = self.loop.call_later(timeout.total_seconds(), self._on_timeout, part, timeout.total_seconds())
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _on_timeout(self, what: str, seconds: float) -> None:
-        is_read = what == "body" and self.cycle is not None and not self.cycle.response_complete
-        earned = self._waiting_since + seconds + self._body_bytes / _MIN_BYTES_PER_SECOND
-        if is_read and self.loop.time() < earned:
-            self._timer = self.loop.call_at(earned, self._on_timeout, what, seconds)
+    def _on_timeout(self, part: str, seconds: float) -> None:
+        is_read = part == "body" and self.cycle is not None and not self.cycle.response_complete
+        deadline = self._waiting_since + seconds + self._body_bytes / _MIN_BYTES_PER_SECOND
+        if is_read and self.loop.time() < deadline:
+            self._timer = self.loop.call_at(deadline, self._on_timeout, part, seconds)
             return
-        self._reject(408, f"the request's {what} did not come within {seconds:g} seconds")
+        self._reject(408, f"the request's {part} did not arrive within {seconds:g} seconds")
 
-    def _reject(self, status: int, why: str) -> None:
-        """Says why, if no answer has begun, and closes. Whoever reads the body learns that its client is gone."""
+    def _reject(self, status: int, reason: str) -> None:
+        """Sends the error if no response has begun, and closes the connection. The body's reader gets a disconnect."""
         self._is_rejected = True
         self._stop_waiting()
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = problem_response(None, status, _REASONS[status].decode().lower().replace(" ", "_"), why).body
+            body = problem_response(None, status, _REASONS[status].decode().lower().replace(" ", "_"), reason).body
             self.transport.write(
                 b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n"
                 b"connection: close\r\n\r\n%b" % (status, _REASONS[status], len(body), bytes(body))
@@ -158,5 +154,5 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def limited_http_protocol(limits: ConnectionLimits = CONNECTION_LIMITS) -> type[LimitedHttpProtocol]:
-    """What uvicorn is to make connections with."""
+    """The protocol class for uvicorn."""
     return type("GuardedHttp", (LimitedHttpProtocol,), {"limits": limits})

@@ -19,8 +19,8 @@ from gpudev.domain.tracing import Span, SpanRef, parse_traceparent, reservation_
 from gpudev.metrics import instruments
 from gpudev.ports.tracing import NO_TRACER, Tracer
 
-# A request as a span: in its caller's trace, or the beginning of one. A submit is also told in its reservation's own
-# trace, each linked to the other.
+# Tracing: a request is a span in its caller's trace, or begins a trace. A submit also gets a span in its reservation's
+# trace; the two are linked.
 
 
 def trace_request(tracer: Tracer, scope: Mapping[str, Any], status: int, begun_ns: int, ended_ns: int) -> None:
@@ -30,8 +30,8 @@ def trace_request(tracer: Tracer, scope: Mapping[str, Any], status: int, begun_n
     route = getattr(scope.get("route"), "path", "unmatched")
     trace_id = parent.trace_id if parent else new_trace_id()
     ref = SpanRef(trace_id, new_span_id())
-    made = scope["state"].get("made")
-    reservation_id = ReservationId(UUID(made)) if made else None
+    submitted_id = scope["state"].get("submitted_id")
+    reservation_id = ReservationId(UUID(submitted_id)) if submitted_id else None
     attributes: dict[str, str | int] = {
         "http.request.method": scope["method"],
         "http.route": route,
@@ -65,7 +65,7 @@ def _caller_span(headers: list[tuple[bytes, bytes]]) -> tuple[SpanRef | None, bo
     return None, True
 
 
-# Metrics of requests, by route template.
+# Request metrics, by route template.
 
 
 UNMATCHED_ROUTE = "unmatched"
@@ -73,7 +73,7 @@ _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"
 
 
 class RequestMeter:
-    """Remembers the series it has met: looking them up by their labels would cost most of the time."""
+    """Caches the labelled series: looking them up by label would take most of the time."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, int], Counter] = {}
@@ -84,7 +84,7 @@ class RequestMeter:
         self._in_progress.inc()
 
     def end_request(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
-        """`seconds`: until the answer began, so that a stream counts by how soon it spoke. `status` 0: it never did."""
+        """`seconds`: until the response began, so that a stream's duration does not count. `status` 0: no response."""
         self._in_progress.dec()
         method, route = scope["method"], getattr(scope.get("route"), "path", UNMATCHED_ROUTE)
         if method not in _METHODS:
@@ -109,7 +109,7 @@ _COMMON_HEADERS = (
 _DEFAULT_HEADERS = (*_COMMON_HEADERS, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
 _DOCS_PATHS = ("/docs",)
 _JOB_PREFIX = b"/v1/jobs/"
-_DOCS_HEADERS = (  # Swagger's page loads its program and its style from where FastAPI says, and nothing else
+_DOCS_HEADERS = (  # the Swagger page loads script and style from FastAPI's CDN only
     *_COMMON_HEADERS,
     (
         b"content-security-policy",
@@ -135,17 +135,17 @@ class RequestMiddleware:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        begun = answered = time.perf_counter()
+        started = responded = time.perf_counter()
         status = 0
         self._meter.begin_request()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status, answered
+            nonlocal status, responded
             if message["type"] == "http.response.start":
                 status = message["status"]
-                answered = time.perf_counter()
+                responded = time.perf_counter()
                 if status == 202:
-                    scope["state"]["made"] = _submitted_id(message["headers"])
+                    scope["state"]["submitted_id"] = _submitted_id(message["headers"])
                 message["headers"] = [
                     *message["headers"],
                     (b"x-request-id", request_id.encode("ascii")),
@@ -159,22 +159,22 @@ class RequestMiddleware:
             except ClientDisconnect:
                 status = status or 499
             except Exception:
-                log.exception("http.unforeseen", method=scope["method"], path=scope["path"])
+                log.exception("http.unexpected_error", method=scope["method"], path=scope["path"])
                 if status:
-                    raise  # the answer has begun: all that is left is to cut it off
-                detail = f"something went wrong on our side; ask an operator about request {request_id}"
+                    raise  # the response has begun and can only be aborted
+                detail = f"internal error; ask an operator about request {request_id}"
                 await problem_response(request_id, 500, "internal", detail)(scope, receive, send_with_id)
             finally:
                 ended = time.perf_counter()
-                self._meter.end_request(scope, status, (answered if status else ended) - begun)
+                self._meter.end_request(scope, status, (responded if status else ended) - started)
                 if self._tracer.is_enabled:
                     now_ns = time.time_ns()
-                    trace_request(self._tracer, scope, status, now_ns - round((ended - begun) * 1e9), now_ns)
-                _log_request(scope, status, ended - begun)
+                    trace_request(self._tracer, scope, status, now_ns - round((ended - started) * 1e9), now_ns)
+                _log_request(scope, status, ended - started)
 
 
 def _security_headers(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """What tells browsers to do nothing with an answer but what its reader asked for."""
+    """Headers that restrict what browsers do with a response."""
     headers = list(_DOCS_HEADERS if scope["path"] in _DOCS_PATHS else _DEFAULT_HEADERS)
     if scope["path"].startswith("/v1") and not any(name == b"cache-control" for name, _ in given):
         headers.append((b"cache-control", b"no-store"))
@@ -184,7 +184,7 @@ def _security_headers(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> lis
 
 
 def _request_id(scope: Scope) -> str:
-    """The client's own, if it is harmless to log and to send back; else a new one."""
+    """The client's own id if it is safe to log and echo, otherwise a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SAFE_REQUEST_ID.fullmatch(value):
             return str(value.decode("ascii"))
@@ -192,7 +192,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _submitted_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The reservation that was just submitted, by where its answer leads."""
+    """The id of the reservation that was just submitted, from the Location header."""
     for name, value in headers:
         if name == b"location" and value.startswith(_JOB_PREFIX):
             return value.removeprefix(_JOB_PREFIX).decode("ascii")
@@ -203,8 +203,8 @@ def _log_request(scope: Scope, status: int, seconds: float) -> None:
     path: str = scope["path"]
     write = log.debug if path.startswith("/health") and status < 500 else log.info
     fields = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2)}
-    made = scope["state"].get("made")
-    if made is not None:
-        # From here on the processor's lines have the one id, and whoever asked was told the other.
-        fields["reservation_id"] = made
+    submitted_id = scope["state"].get("submitted_id")
+    if submitted_id is not None:
+        # Connects the request id, which the client has, with the reservation id of the processor's log lines.
+        fields["reservation_id"] = submitted_id
     write("http.request", **fields, user=scope["state"].get("username"))

@@ -1,4 +1,4 @@
-"""The OpenAPI document: errors of every endpoint, examples, and the front page's text."""
+"""The OpenAPI document: description, examples, and the errors of every endpoint."""
 
 from typing import Any, assert_never
 
@@ -12,30 +12,31 @@ from gpudev.wire.cluster import Problem
 DESCRIPTION = """
 Reserve GPUs and get a shell on them.
 
-Ask with `POST /v1/jobs/submit`, follow with `GET /v1/jobs/{job_id}/events`, log in with the `ssh_command` of the
-active reservation. All of `/v1` needs `Authorization: Bearer gpudev_…`. Errors are `application/problem+json`: `detail`
-is one sentence for people, `code` is stable, `field` names what was wrong. Every answer carries `X-Request-ID`.
+Submit with `POST /v1/jobs/submit`, follow with `GET /v1/jobs/{job_id}/events`, log in with the `ssh_command` of the
+active reservation. All of `/v1` requires `Authorization: Bearer gpudev_…`. Errors are `application/problem+json`:
+`detail` is one sentence for people, `code` is stable, `field` names the invalid field. Every response has an
+`X-Request-ID`.
 """
 _STATUS_MEANINGS = {
     400: "The body is not JSON",
     401: "No valid API key",
-    403: "Not for this user's role",
-    404: "Not there, or not yours",
-    409: "The present state does not allow it, or the id is ambiguous; `code` tells which",
+    403: "The user's role does not permit this",
+    404: "Not found, or another user's",
+    409: "Not possible in the current state, or the id is ambiguous; see `code`",
     413: "The body is larger than 1 MiB",
-    415: "The body is not sent as application/json",
-    422: "It can never be granted as it stands; `field` names what is wrong",
-    426: "It answers to WebSockets only",
-    429: "A limit of this user is reached, or this address asks too often",
-    503: "The database, or GitHub, does not answer; try again",
+    415: "The Content-Type is not application/json",
+    422: "Invalid request; `field` names the invalid field",
+    426: "WebSocket required",
+    429: "A limit of this user or a rate limit of this address is reached",
+    503: "The database or GitHub does not answer; try again",
 }
 SUBMIT_EXAMPLES = {
     "github": {
-        "summary": "Two H100 for four hours, for the keys a GitHub user publishes",
+        "summary": "Two H100 for four hours, with the public keys of a GitHub user",
         "value": {"gpu_type": "h100", "gpu_count": 2, "duration_hours": 4, "github_user": "octocat"},
     },
     "key": {
-        "summary": "A CPU dev server for a given public key, without a disk",
+        "summary": "A CPU dev server with a given public key, without a disk",
         "value": {
             "gpu_type": "cpu-x86",
             "gpu_count": 0,
@@ -66,17 +67,17 @@ def event_stream_response() -> dict[int | str, dict[str, Any]]:
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The document, made once. FastAPI's own form of validation errors is not ours, so it is not in it."""
+    """The document, cached. Without FastAPI's schemas of validation errors: ours are problem documents."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         schemas["Problem"] = TypeAdapter(Problem).json_schema() | {"examples": [_EXAMPLE_PROBLEM]}
-        for path, operations in made["paths"].items():
+        for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 _document_rule(operation, get_rule([method.upper()], path))
-        app.openapi_schema = made
+        app.openapi_schema = document
     return app.openapi_schema
 
 
@@ -84,12 +85,12 @@ def _document_rule(operation: dict[str, Any], rule: EndpointRule) -> None:
     operation["x-required-role"] = rule.required_role.value
     operation["x-own-things-only"] = rule.own_only
     operation["description"] = f"{operation.get('description', '')}\n\n{rule.description}".strip()
-    for status, answer in problem_responses(*_guard_statuses(rule)).items():
-        operation["responses"].setdefault(str(status), answer)
+    for status, response in problem_responses(*_guard_statuses(rule)).items():
+        operation["responses"].setdefault(str(status), response)
 
 
 def _guard_statuses(rule: EndpointRule) -> tuple[int, ...]:
-    """What is answered before an endpoint is asked."""
+    """Statuses that the request guard may return before the endpoint runs."""
     match rule.required_role:
         case RequiredRole.OPEN:
             return (429,) if rule.is_login else ()

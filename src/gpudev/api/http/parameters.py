@@ -22,7 +22,7 @@ _MAX_ID = 2**63 - 1
 
 def _check_iso(text: object) -> object:
     if not isinstance(text, str) or not _TIME.fullmatch(text):
-        raise ValueError("must be a time with its zone, like 2026-03-02T09:00:00Z")
+        raise ValueError("must be a time with a zone, e.g. 2026-03-02T09:00:00Z")
     return text
 
 
@@ -41,7 +41,7 @@ def _check_visible(text: str) -> str:
 
 def check_type_name(text: str) -> str:
     if not _TYPE_NAME.fullmatch(text):
-        raise ValueError("must be a GPU type's name, like h100")
+        raise ValueError("must be a GPU type, e.g. h100")
     return text
 
 
@@ -49,7 +49,7 @@ def _check_owner(text: str) -> str:
     try:
         return check_username(text)
     except Invalid as error:
-        raise ValueError("must be a user's name, or all") from error
+        raise ValueError("must be a username or 'all'") from error
 
 
 UtcTime = Annotated[datetime, BeforeValidator(_check_iso), AfterValidator(_to_utc)]
@@ -57,13 +57,15 @@ UtcTime = Annotated[datetime, BeforeValidator(_check_iso), AfterValidator(_to_ut
 JobId = Annotated[
     str,
     Path(
-        description="A reservation's id, or the first 4 or more hex digits of it while only one of yours begins so",
+        description="A reservation id, or at least its first 4 hex digits if they are unique among your reservations",
         examples=["3f2a9c1e"],
-        # Described here, checked where ids are understood, which has better words for what is wrong.
+        # Only documented here: the workflow that parses ids has better error messages.
         json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
     ),
 ]
-Statuses = Annotated[list[Status], Query(alias="status", description="Only these statuses; repeat it for several")]
+Statuses = Annotated[
+    list[Status], Query(alias="status", description="Only these statuses; repeat the parameter for several")
+]
 GpuTypeFilter = Annotated[
     Annotated[str, AfterValidator(check_type_name)] | None,
     Query(
@@ -73,21 +75,22 @@ GpuTypeFilter = Annotated[
     ),
 ]
 CreatedAfter = Annotated[
-    UtcTime | None, Query(description="Only those created at or after this time", examples=["2026-03-02T09:00:00Z"])
+    UtcTime | None,
+    Query(description="Only reservations created at or after this time", examples=["2026-03-02T09:00:00Z"]),
 ]
 CreatedBefore = Annotated[
-    UtcTime | None, Query(description="Only those created before this time", examples=["2026-03-03T09:00:00Z"])
+    UtcTime | None, Query(description="Only reservations created before this time", examples=["2026-03-03T09:00:00Z"])
 ]
-Days = Annotated[float, Query(gt=0, le=3650, allow_inf_nan=False, description="How many days back")]
-Hours = Annotated[float, Query(gt=0, le=72, allow_inf_nan=False, description="How many hours ahead")]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=200, description="At most so many on this page")]
-AllUsers = Annotated[bool, Query(alias="all", description="Everybody's reservations (operators only)")]
+Days = Annotated[float, Query(gt=0, le=3650, allow_inf_nan=False, description="Number of days back")]
+Hours = Annotated[float, Query(gt=0, le=72, allow_inf_nan=False, description="Number of hours ahead")]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the previous page")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Maximum number on this page")]
+AllUsers = Annotated[bool, Query(alias="all", description="All users' reservations (operators only)")]
 OwnerFilter = Annotated[
     Annotated[str, AfterValidator(_check_owner)] | None,
     Query(
         alias="user",
-        description="Another user's reservations, or `all`: everybody's (operators only)",
+        description="Reservations of this user, or of `all` users (operators only)",
         examples=["ada"],
         json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9._@+-]{0,254}$"},
     ),
@@ -95,8 +98,8 @@ OwnerFilter = Annotated[
 IdempotencyKey = Annotated[
     Annotated[str, AfterValidator(_check_visible)] | None,
     Header(
-        description="Any text of your own, 1 to 255 visible ASCII characters. The same key and body again give the "
-        "same reservation again (with `Idempotent-Replay: true`); with another body they are refused.",
+        description="Any text, 1 to 255 visible ASCII characters. Repeating the key with the same body returns the "
+        "same reservation (with `Idempotent-Replay: true`); with another body it is an error.",
         examples=["8e0e5f0a-2c0e-4f5c-9f6e-2d7a4f1b6c11"],
         json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     ),
@@ -104,8 +107,8 @@ IdempotencyKey = Annotated[
 OperationIdempotencyKey = Annotated[
     Annotated[str, AfterValidator(_check_visible)] | None,
     Header(
-        description="Any text of your own, 1 to 255 visible ASCII characters. The same key and request again give the "
-        "same operation again (with `Idempotent-Replay: true`); with another request they are refused.",
+        description="Any text, 1 to 255 visible ASCII characters. Repeating the key with the same request returns the "
+        "same operation (with `Idempotent-Replay: true`); with another request it is an error.",
         examples=["8e0e5f0a-2c0e-4f5c-9f6e-2d7a4f1b6c11"],
         json_schema_extra={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     ),
@@ -115,14 +118,14 @@ DiskName = Annotated[
     Path(
         description="A disk's name",
         examples=["data"],
-        # As with ids: described here, checked where names are understood.
+        # As with ids: only documented here.
         json_schema_extra={"pattern": "^[a-z0-9-]{1,63}$"},
     ),
 ]
 OperationRef = Annotated[
     str,
     Path(
-        description="An operation's id, or its first 4 or more hex digits",
+        description="An operation id, or at least its first 4 hex digits",
         examples=["7d1c55e0"],
         json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
     ),
@@ -130,16 +133,16 @@ OperationRef = Annotated[
 SnapshotRef = Annotated[
     str | None,
     Query(
-        description="Of this snapshot (its id, or its first 4 or more hex digits); absent: the last listing",
+        description="A snapshot id, or at least its first 4 hex digits; by default the latest listing",
         examples=["9b0a77c2"],
         json_schema_extra={"pattern": "^[0-9a-fA-F-]{4,36}$"},
     ),
 ]
-IncludeDeleted = Annotated[bool, Query(description="Also look among those that were deleted and can be restored")]
+IncludeDeleted = Annotated[bool, Query(description="Include deleted disks that can still be restored")]
 LastEventId = Annotated[
     int,
     Header(
-        description="The `id` of the last event that was received: only later lines of the history are sent",
+        description="The `id` of the last event received: only later events are sent",
         ge=0,
         le=_MAX_ID,
     ),
@@ -161,4 +164,4 @@ def decode_cursor(text: str | None) -> int | None:
         name, _, digits = decoded.partition(b":")
         if name == b"seq" and digits.isdigit() and len(digits) < 20 and int(digits) <= _MAX_ID:
             return int(digits)
-    raise Invalid("cursor is none that a page was given; leave it out to begin anew", field="cursor")
+    raise Invalid("invalid cursor; omit it to start from the first page", field="cursor")

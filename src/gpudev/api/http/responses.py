@@ -37,9 +37,7 @@ class ProblemResponse(JsonResponse):
     media_type = "application/problem+json"
 
 
-# Errors as problem documents: status, code, and a sentence for the caller.
-#
-# An unexpected error reveals nothing; the log has it under the same request id.
+# Errors as problem documents. An unexpected error reveals no detail; the log has it under the same request id.
 
 
 _MAX_SENTENCES = 5
@@ -76,12 +74,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _on_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.GpuDevError)
-    refusal = to_error_response(error)
-    if refusal.status >= 500:
-        log.warning("http.refused", code=error.code, error=error.message, cause=repr(error.__cause__))
+    response = to_error_response(error)
+    if response.status >= 500:
+        log.warning("http.error", code=error.code, error=error.message, cause=repr(error.__cause__))
     field = error.field if isinstance(error, errors.Invalid) else None
     return problem_response(
-        request.state.request_id, refusal.status, refusal.code, refusal.detail, field=field, headers=refusal.headers
+        request.state.request_id, response.status, response.code, response.detail, field=field, headers=response.headers
     )
 
 
@@ -101,14 +99,14 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     code = error_code(status)
     detail = error.detail
     if status == 404:
-        detail = f"there is no {request.url.path[:200]!r} here; see /docs for what there is"
+        detail = f"no endpoint {request.url.path[:200]!r}; see /docs"
     if status == 405:
-        detail = f"{request.method} is not answered here; see /docs for what is"
+        detail = f"method {request.method} not allowed; see /docs"
     return problem_response(request.state.request_id, status, code, detail, headers=error.headers)
 
 
 def _describe_validation_error(detail: Mapping[str, Any]) -> str:
-    """A validator's finding in words that name the field."""
+    """A validation error as a sentence that names the field."""
     field = _field_name(detail["loc"]) or "the request body"
     match detail["type"]:
         case "missing":
@@ -120,22 +118,22 @@ def _describe_validation_error(detail: Mapping[str, Any]) -> str:
         case "value_error":
             return f"{field} {detail['ctx']['error']}"
         case _:
-            said, known = _PYDANTIC_SUBJECT.subn(
+            sentence, is_known = _PYDANTIC_SUBJECT.subn(
                 f"{field} must ", str(detail["msg"]).replace(" after validation", ""), count=1
             )
-            return said if known else f"{field}: {said}"
+            return sentence if is_known else f"{field}: {sentence}"
 
 
 def _field_name(location: Sequence[str | int]) -> str | None:
-    """("body", "ssh_public_keys", 1) as "ssh_public_keys[1]"; headers by the name they have on the wire."""
-    place, *path = location
+    """("body", "ssh_public_keys", 1) as "ssh_public_keys[1]"; headers by their name on the wire."""
+    source, *path = location
     name = ""
     for part in path:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
-    return (name or None) if place != "header" else name.title()
+    return (name or None) if source != "header" else name.title()
 
 
-# Server-sent events: a stream ends with its source, its reader, or its reader's permission.
+# Server-sent events.
 
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -146,9 +144,10 @@ StreamItem = JobView | JobEvent | None
 
 
 class EventStream(Response):
-    """Sends items as they come; None is silence, which is broken by a comment so that nothing on the way gives up.
+    """Sends items as they arrive. Ends with the source, with the client's disconnect, or when the client is no longer
+    authorized. None from the source means no news; a comment then keeps proxies from closing the idle connection.
 
-    Leaving closes the source before the request ends: whatever it holds is free again.
+    The source is closed before the request ends, so its resources are released.
     """
 
     media_type = "text/event-stream"
@@ -160,8 +159,8 @@ class EventStream(Response):
         slot: AbstractContextManager[None],
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
-        """`is_allowed` is asked before each word and every moment in between: a key may be revoked in the middle.
-        `place` is held while it lasts."""
+        """`is_allowed` is checked before each item and periodically: a key may be revoked while the stream runs.
+        `slot` is held until the stream ends."""
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -174,22 +173,22 @@ class EventStream(Response):
         with self._slot:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             streaming = asyncio.create_task(self._stream(send))
-            leaving = asyncio.create_task(_wait_for_disconnect(receive))
+            disconnect = asyncio.create_task(_wait_for_disconnect(receive))
             try:
-                await self._watch({streaming, leaving})
+                await self._watch({streaming, disconnect})
             finally:
                 streaming.cancel()
-                leaving.cancel()
-                await asyncio.wait({streaming, leaving})
+                disconnect.cancel()
+                await asyncio.wait({streaming, disconnect})
         if not streaming.cancelled():
             streaming.result()
             return
-        with suppress(TimeoutError):  # whoever does not read has no goodbye; the connection is cut
+        with suppress(TimeoutError):  # a client that does not read is cut off
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await send(_LAST_MESSAGE)
 
     async def _watch(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Until one of them is done, or the reader may read no more."""
+        """Until a task is done or the client is no longer authorized."""
         while True:
             done, _ = await asyncio.wait(
                 tasks, timeout=AUTHORIZATION_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -198,19 +197,19 @@ class EventStream(Response):
                 return
 
     async def _stream(self, send: Send) -> None:
-        said = time.monotonic()
+        sent_at = time.monotonic()
         async with aclosing(self._items):
             async for item in self._items:
                 if item is not None:
                     message = encode_event(item)
-                elif time.monotonic() - said >= self._keep_alive_seconds:
+                elif time.monotonic() - sent_at >= self._keep_alive_seconds:
                     message = b": still here\n\n"
                 else:
                     continue
                 if not await self._is_allowed():
                     break
                 await send({"type": "http.response.body", "body": message, "more_body": True})
-                said = time.monotonic()
+                sent_at = time.monotonic()
         await send(_LAST_MESSAGE)
 
 

@@ -1,7 +1,7 @@
-"""Routing of /v1 requests: authorizes the caller first, then reads the body.
+"""Routing of /v1 requests: authorizes the caller, then reads the body.
 
-Bodies are read here and strictly: bounded in size, UTF-8 JSON that a database can store, objects not too deep.
-Nothing about what the fields mean is known here.
+Bodies are limited in size and depth, and must be JSON objects whose texts PostgreSQL can store. The models of
+`gpudev.wire` validate the fields.
 """
 
 import json
@@ -27,7 +27,7 @@ MAX_DEPTH = 32
 
 
 class _DocumentedBearer(HTTPBearer):
-    """Says in the OpenAPI document how to authenticate; V1Route has done it by then."""
+    """Documents the authentication in OpenAPI; V1Route enforces it."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
         return None
@@ -43,7 +43,7 @@ class V1Route(APIRoute):
         handle = super().get_route_handler()
         rule = get_rule(self.methods, self.path)
         takes_body = self.body_field is not None
-        # By name, whether it may be given more than once.
+        # Name → whether it may be repeated.
         query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
 
         async def handle_checked(request: Request) -> Response:
@@ -60,13 +60,13 @@ class V1Route(APIRoute):
 
 
 def check_routes(router: APIRouter) -> None:
-    """Every endpoint has its line in the table of access, and is one that enforces it."""
+    """Every endpoint must have a permission rule and enforce it."""
     for route in router.routes:
         if not isinstance(route, APIRoute):
             raise MissingRule(f"no permission rule for {route}")
         rule = get_rule(route.methods, route.path)
         if rule.required_role is not RequiredRole.OPEN and not isinstance(route, V1Route):
-            raise MissingRule(f"{route.path} needs {rule.required_role}, but only a V1Route checks that")
+            raise MissingRule(f"{route.path} requires the role {rule.required_role}, but only a V1Route checks roles")
 
 
 async def _get_caller(request: Request, _documented: Annotated[Any, Security(_bearer_scheme)]) -> ApiKey:
@@ -78,28 +78,28 @@ Caller = Annotated[ApiKey, Depends(_get_caller)]
 
 
 class _ParsedRequest(Request):
-    """A request whose body was read and understood already."""
+    """A request whose body is parsed already."""
 
     def __init__(self, scope: Scope, receive: Receive, value: Any) -> None:
         super().__init__(scope, receive)
         self._value = value
 
     async def body(self) -> bytes:
-        return b"read"  # FastAPI only asks whether there is one
+        return b"read"  # FastAPI only checks that it is not empty
 
     async def json(self) -> Any:
         return self._value
 
 
 def _check_query(request: Request, known: Mapping[str, bool]) -> None:
-    """A filter that is misspelt must not be a filter that is ignored."""
-    given = Counter(name for name, _ in request.query_params.multi_items())
-    for name, times in given.items():
+    """Rejects unknown parameters: a misspelt filter must not be ignored."""
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    for name, count in counts.items():
         if name not in known:
-            there_is = f"known are {', '.join(known)}" if known else "there are none here"
-            raise Invalid(f"no query parameter named {name[:80]!r}; {there_is}", field=name[:80])
-        if times > 1 and not known[name]:
-            raise Invalid(f"{name} is given {times} times; give it once", field=name)
+            expected = f"expected {', '.join(known)}" if known else "expected none"
+            raise Invalid(f"unknown query parameter {name[:80]!r} ({expected})", field=name[:80])
+        if count > 1 and not known[name]:
+            raise Invalid(f"{name} is given {count} times; give it once", field=name)
 
 
 async def _read_json(request: Request) -> Any:
@@ -112,24 +112,24 @@ async def _read_json(request: Request) -> Any:
     except json.JSONDecodeError as error:
         raise HTTPException(400, f"the request body is not valid JSON: {error}") from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
-        raise HTTPException(400, f"the request body is nested more than {MAX_DEPTH} deep")
+        raise HTTPException(400, f"the request body is nested more than {MAX_DEPTH} levels deep")
     if not isinstance(value, dict):
         raise Invalid("the request body must be a JSON object")
-    # Valid JSON, but no text for PostgreSQL. Only this escape can bring it in.
+    # Valid JSON, but PostgreSQL cannot store NUL. Only this escape can produce it.
     if b"\\u0000" in body:
         for field, part in value.items():
             if any("\x00" in text for text in _iter_texts([field, part])):
-                raise Invalid(f"{field[:80]!r} holds a NUL character", field=field[:80])
+                raise Invalid(f"{field[:80]!r} contains a NUL character", field=field[:80])
     return value
 
 
 async def _read_bounded(request: Request) -> bytes:
-    """The body, of which no more than the limit is kept. What is too large is read on for a while and thrown away: a
-    connection that is closed while its client still sends loses the answer that says why."""
+    """At most MAX_BODY bytes are kept. A larger body is read on for a while and discarded: if the connection were
+    closed while the client still sends, the client would not get the error."""
     too_large = HTTPException(413, f"the request body is larger than {MAX_BODY} bytes", {"Connection": "close"})
     declared = request.headers.get("content-length", "0")
     if "expect" in request.headers and declared.isdigit() and len(declared) > len(str(MAX_BODY)):
-        raise too_large  # the client asked first and sends nothing
+        raise too_large  # the client waits for "100 Continue" and sends nothing
     body, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -142,9 +142,9 @@ async def _read_bounded(request: Request) -> bytes:
     return bytes(body)
 
 
-def _is_deeper_than(value: Any, most: int) -> bool:
+def _is_deeper_than(value: Any, max_depth: int) -> bool:
     layer: list[Any] = [value]
-    for _ in range(most + 1):
+    for _ in range(max_depth + 1):
         layer = [
             inner
             for outer in layer
@@ -157,8 +157,7 @@ def _is_deeper_than(value: Any, most: int) -> bool:
 
 
 def _iter_texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value. Its depth was bounded when it was read, but not far below Python's own limit,
-    so this walks without recursion."""
+    """Every text in a JSON value, without recursion: its depth may be near Python's recursion limit."""
     pending = [value]
     while pending:
         match pending.pop():

@@ -1,6 +1,6 @@
 """Endpoints about the cluster: availability, status, plan, nodes and estimate statistics.
 
-Everybody gets the same answer, so it is cached for a moment.
+All users get the same availability and status, so these are cached for a moment.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ from gpudev.workflows.reservation_views import sees_everything
 
 _CACHE_SECONDS = 0.2
 _CACHE_COST_FACTOR = 50
-"""At most a fiftieth of the time is spent computing them, however large the cluster is."""
+"""At most 1/50 of the time is spent computing them, whatever the cluster's size."""
 
 
 class ClusterEndpoints:
@@ -65,7 +65,7 @@ class ClusterEndpoints:
             "/cluster/plan",
             self.plan,
             response_model=ClusterPlan,
-            summary="The plan of the coming hours",
+            summary="Plan for the coming hours",
             responses=problem_responses(401, 422, 503),
         )
         return router
@@ -95,14 +95,14 @@ log = structlog.get_logger()
 
 def _check_node_name(text: str) -> str:
     if not 1 <= len(text) <= 253 or not text.isprintable():
-        raise ValueError("must be a node's name")
+        raise ValueError("must be a node name")
     return text
 
 
 NodeName = Annotated[
     Annotated[str, AfterValidator(_check_node_name)],
     Path(
-        description="A node's name",
+        description="A node name",
         examples=["node-1"],
         json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$"},
     ),
@@ -134,16 +134,16 @@ class NodeEndpoints:
         )
         return router
 
-    async def cordon(self, name: NodeName, ask: CordonRequest, caller: Caller, request: Request) -> Response:
-        """Running work goes on. Nothing new is started or planned there; everybody can read the reason."""
-        reason = check_cordon_reason(ask.reason)
+    async def cordon(self, name: NodeName, body: CordonRequest, caller: Caller, request: Request) -> Response:
+        """Running reservations continue. Nothing new is started or planned there. All users can see the reason."""
+        reason = check_cordon_reason(body.reason)
         request.state.audit_target = f"{name} ({reason})" if reason else name
-        made = await self.cordons.cordon(name, caller.user.username, reason, now=self.clock.now())
+        cordon = await self.cordons.cordon(name, caller.user.username, reason, now=self.clock.now())
         log.info("node.cordoned", node=name, by=caller.user.username, reason=reason)
-        return JsonResponse(CordonView(name=name, cordoned=True, by=made.by, reason=made.reason, at=made.at))
+        return JsonResponse(CordonView(name=name, cordoned=True, by=cordon.by, reason=cordon.reason, at=cordon.at))
 
     async def uncordon(self, name: NodeName, caller: Caller) -> Response:
-        """Removes our cordon; a node that is cordoned in the cluster itself stays so."""
+        """Removes the cordon set through gpu-dev; a node cordoned in Kubernetes itself stays cordoned."""
         await self.cordons.uncordon(name)
         log.info("node.uncordoned", node=name, by=caller.user.username)
         return JsonResponse(CordonView(name=name, cordoned=False, by=None, reason=None, at=None))
@@ -170,5 +170,5 @@ class EtaStatisticsEndpoints:
     async def eta(self, caller: Caller, days: Days = 7.0, gpu_type: GpuTypeFilter = None) -> Response:
         """First estimates compared with actual starts: the errors of `expected` and `latest`, how often the interval
         held, and how often `latest` was broken, by cause."""
-        found = await self.eta_statistics.report_eta(days, gpu_type, name_breaches=sees_everything(caller.user))
-        return JsonResponse(found)
+        report = await self.eta_statistics.report_eta(days, gpu_type, name_breaches=sees_everything(caller.user))
+        return JsonResponse(report)

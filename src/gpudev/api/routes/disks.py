@@ -1,6 +1,6 @@
 """Endpoints for disks: each calls one workflow and returns its result.
 
-Whatever is done to a disk takes its time: it is answered with an operation, which has an id to look at it again by.
+Changes take time, so they return an operation, which clients poll by its id.
 """
 
 from dataclasses import dataclass
@@ -107,10 +107,10 @@ class DiskEndpoints:
                 responses=responses,
             )
 
-    # --- what is looked at -----------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------------------------
 
     async def list_disks(self, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """Sorted by name: size, the reservation that has it, last use, last snapshot."""
+        """Sorted by name, with size, the reservation that uses it, last use and last snapshot."""
         return JsonResponse(DiskList(disks=await self.disks.disks(caller.user, deleted=deleted)))
 
     async def get(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
@@ -118,7 +118,7 @@ class DiskEndpoints:
         return JsonResponse(await self.disks.details(caller.user, name, deleted=deleted))
 
     async def list_snapshots(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """Newest first. Only snapshots that this system took."""
+        """Newest first. Only snapshots that gpu-dev took."""
         found = await self.disks.snapshots(caller.user, name, deleted=deleted)
         return JsonResponse(SnapshotList(snapshots=found))
 
@@ -129,7 +129,7 @@ class DiskEndpoints:
         return JsonResponse(await self.disks.contents(caller.user, name, snapshot_id, deleted=deleted))
 
     async def list_operations(self, name: DiskName, caller: Caller, deleted: IncludeDeleted = False) -> Response:
-        """The last 50, newest first, including those of the system."""
+        """The last 50, newest first, including those requested by the system."""
         found = await self.disks.operations(caller.user, name, deleted=deleted)
         return JsonResponse(OperationList(operations=found))
 
@@ -137,53 +137,53 @@ class DiskEndpoints:
         """Poll until `state` is `done` (see `result`) or `failed` (see `error`)."""
         return JsonResponse(await self.disks.operation(caller.user, name, operation_id))
 
-    # --- what is asked for -----------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------------------------
 
     async def create(
-        self, ask: CreateDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+        self, body: CreateDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """The disk can be used in a reservation at once."""
-        return _accepted(await self.disks.create(caller.user, ask, idempotency_key))
+        """The disk can be used in a reservation immediately."""
+        return _accepted(await self.disks.create(caller.user, body, idempotency_key))
 
     async def delete(self, name: DiskName, caller: Caller, idempotency_key: OperationIdempotencyKey = None) -> Response:
-        """Hidden at once. It can be restored for 30 days; nothing is removed before."""
+        """Hidden immediately. It can be restored for 30 days; nothing is removed before."""
         return _accepted(await self.disks.delete(caller.user, name, idempotency_key))
 
     async def restore(
-        self, name: DiskName, ask: RestoreDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+        self, name: DiskName, body: RestoreDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
         """With `snapshot_id`: restores that snapshot; the current contents are saved in a snapshot first. Without:
         restores the last deleted disk of this name."""
-        return _accepted(await self.disks.restore(caller.user, name, ask, idempotency_key))
+        return _accepted(await self.disks.restore(caller.user, name, body, idempotency_key))
 
     async def rename(
-        self, name: DiskName, ask: RenameDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+        self, name: DiskName, body: RenameDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """Immediate. Not possible while a reservation has the disk."""
-        return _accepted(await self.disks.rename(caller.user, name, ask, idempotency_key))
+        """Immediate. Not possible while a reservation uses the disk."""
+        return _accepted(await self.disks.rename(caller.user, name, body, idempotency_key))
 
     async def resize(
-        self, name: DiskName, ask: ResizeDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+        self, name: DiskName, body: ResizeDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """Possible while a reservation has the disk. Disks only grow."""
-        return _accepted(await self.disks.resize(caller.user, name, ask, idempotency_key))
+        """Possible while a reservation uses the disk. Disks can only grow."""
+        return _accepted(await self.disks.resize(caller.user, name, body, idempotency_key))
 
     async def clone(
-        self, name: DiskName, ask: CloneDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
+        self, name: DiskName, body: CloneDiskRequest, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
         """The clone is independent of its source."""
-        return _accepted(await self.disks.clone(caller.user, name, ask, idempotency_key))
+        return _accepted(await self.disks.clone(caller.user, name, body, idempotency_key))
 
     async def take_snapshot(
         self, name: DiskName, caller: Caller, idempotency_key: OperationIdempotencyKey = None
     ) -> Response:
-        """Possible while a reservation has the disk. Every reservation ends with a snapshot anyway."""
+        """Possible while a reservation uses the disk. A snapshot is also taken at the end of every reservation."""
         return _accepted(await self.disks.snapshot(caller.user, name, idempotency_key))
 
 
-def _accepted(asked: AcceptedOperation) -> JsonResponse:
-    operation = asked.operation
+def _accepted(accepted: AcceptedOperation) -> JsonResponse:
+    operation = accepted.operation
     headers = {"Location": f"/v1/disks/{operation.disk_name}/operations/{operation.operation_id}"}
-    if asked.replayed:
+    if accepted.replayed:
         headers["Idempotent-Replay"] = "true"
     return JsonResponse(operation, 202, headers)

@@ -39,13 +39,13 @@ class KeyIssuer:
 
     async def issue_key(self, request: Request, person: Person) -> Response:
         """Raises Forbidden."""
-        # Proven, whether let in or not: what is written down about this request may say so.
+        # The identity is proven even if the login is denied, so the audit log may name it.
         request.state.username = person.username
         guard: RequestGuard = request.app.state.guard
         try:
             done = await self.login.log_in(person, guard.client_address(request))
-        except Forbidden as refusal:
-            log.info("login.refused", provider=person.provider, username=person.username, reason=refusal.message)
+        except Forbidden as error:
+            log.info("login.denied", provider=person.provider, username=person.username, reason=error.message)
             raise
         request.state.username = done.user.username
         log.info("login.done", provider=person.provider, username=done.user.username, role=done.user.role.value)
@@ -58,7 +58,7 @@ class KeyIssuer:
         return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
 
-# Login methods, nonces, and login with AWS. These endpoints need no key.
+# Login methods, nonces, and login with AWS.
 
 
 NONCE_TTL = timedelta(minutes=2)
@@ -113,21 +113,21 @@ class LoginEndpoints:
         return JsonResponse(NonceView(nonce=nonce.value, expires_at=nonce.expires_at), headers=_NO_STORE)
 
     async def log_in_with_aws(self, request: Request, signed: Annotated[AwsLoginRequest, Body()]) -> Response:
-        """Forwards the signed GetCallerIdentity request to STS and, if the answer names a role that may come in, gives
-        a key for the role session's name. The request must be made for this server and one of its nonces, and is
-        good once."""
+        """Forwards the signed GetCallerIdentity request to STS. If the response names a permitted role, returns a key
+        for the role session's name. The request must be signed for this server with one of its nonces, and can be used
+        once."""
         if self.aws is None:
             raise _aws_login_disabled()
         try:
             person = await self.aws.identify(SignedRequest(signed.method, signed.url, signed.headers, signed.body))
-        except (Unauthenticated, Forbidden) as refusal:
-            log.info("login.refused", provider="aws", reason=refusal.message)
+        except (Unauthenticated, Forbidden) as error:
+            log.info("login.denied", provider="aws", reason=error.message)
             raise
         return await self.key_issuer.issue_key(request, person)
 
 
 def _aws_login_disabled() -> Forbidden:
-    return Forbidden("nobody logs in with AWS here; `gpu-dev login` finds out which ways there are")
+    return Forbidden("login with AWS is disabled on this server; `gpu-dev login` offers the enabled methods")
 
 
 # Login with an OIDC ID token or an invitation.
@@ -143,7 +143,7 @@ class TokenLoginEndpoints:
     invitations: IdentityProvider[str] | None
     oidc_key_issuer: KeyIssuer
     invitation_key_issuer: KeyIssuer
-    """Longer than for other methods: there is no provider to ask again."""
+    """Its keys last longer: there is no identity provider to log in with again."""
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/auth", tags=["login"], route_class=V1Route)
@@ -165,26 +165,23 @@ class TokenLoginEndpoints:
         )
         return router
 
-    async def log_in_with_oidc(self, request: Request, brought: Annotated[OidcLoginRequest, Body()]) -> Response:
-        """Checks that the token comes from the configured issuer, is meant for gpu-dev, fresh and unused; returns a key
-        for its subject."""
+    async def log_in_with_oidc(self, request: Request, body: Annotated[OidcLoginRequest, Body()]) -> Response:
+        """Checks the token's issuer, audience, expiry and nonce, and that it has not been used; returns a key for its
+        subject."""
         if self.oidc is None:
-            raise Forbidden("nobody logs in with OIDC here; `gpu-dev login` finds out which ways there are")
-        person = await self.oidc.identify(IdToken(brought.id_token, brought.nonce))
+            raise Forbidden("login with OIDC is disabled on this server; `gpu-dev login` offers the enabled methods")
+        person = await self.oidc.identify(IdToken(body.id_token, body.nonce))
         return await self.oidc_key_issuer.issue_key(request, person)
 
-    async def accept_invitation(self, request: Request, brought: Annotated[InvitationLoginRequest, Body()]) -> Response:
-        """Returns a key for the invited name, once."""
+    async def accept_invitation(self, request: Request, body: Annotated[InvitationLoginRequest, Body()]) -> Response:
+        """Returns a key for the invited username. An invitation can be used once."""
         if self.invitations is None:
-            raise Forbidden("nobody is invited here; `gpu-dev login` finds out which ways in there are")
-        # The form is checked first, so that noise costs no query.
-        if not _INVITATION_SECRET.fullmatch(brought.secret):
+            raise Forbidden("invitations are disabled on this server; `gpu-dev login` offers the enabled methods")
+        # Checked first, so that a malformed secret costs no query.
+        if not _INVITATION_SECRET.fullmatch(body.secret):
             raise Unauthenticated("invalid invitation")
-        person = await self.invitations.identify(brought.secret)
+        person = await self.invitations.identify(body.secret)
         return await self.invitation_key_issuer.issue_key(request, person)
-
-
-# Login methods, by the settings.
 
 
 def list_login_methods(settings: Settings) -> list[LoginMethod]:

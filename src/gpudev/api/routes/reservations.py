@@ -43,12 +43,12 @@ from gpudev.workflows.reservations.submission import Submission
 class JobEndpoints:
     reservations: ReservationStore
     users: UserStore
-    viewing: ReservationViews
+    views: ReservationViews
     submission: Submission
-    cancelling: Cancellation
-    extending: Extension
-    prioritising: Prioritisation
-    watching: ReservationStream
+    cancellation: Cancellation
+    extension: Extension
+    prioritisation: Prioritisation
+    stream: ReservationStream
     addons: AddonView
 
     def router(self) -> APIRouter:
@@ -112,47 +112,47 @@ class JobEndpoints:
         )
         return router
 
-    async def submit(self, ask: SubmitRequest, caller: Caller, idempotency_key: IdempotencyKey = None) -> Response:
-        """Checks and stores the request, and answers at once with id, queue position and estimate. The reservation
-        starts by itself; follow it with `GET /v1/jobs/{job_id}/events`."""
-        submitted = await self.submission.submit(caller.user, ask, idempotency_key)
+    async def submit(self, body: SubmitRequest, caller: Caller, idempotency_key: IdempotencyKey = None) -> Response:
+        """Validates and stores the request, and returns its id, queue position and estimate. The reservation starts
+        without further requests; follow it with `GET /v1/jobs/{job_id}/events`."""
+        submitted = await self.submission.submit(caller.user, body, idempotency_key)
         headers = {"Location": f"/v1/jobs/{submitted.reservation.reservation_id}"}
         if submitted.replayed:
             headers["Idempotent-Replay"] = "true"
-        return JsonResponse(await self.viewing.view(submitted.reservation), 202, headers)
+        return JsonResponse(await self.views.view(submitted.reservation), 202, headers)
 
     async def list_jobs(
         self,
         *,
         caller: Caller,
-        statuses: Statuses = [],  # noqa: B006 - never changed, and FastAPI copies it
+        statuses: Statuses = [],  # noqa: B006 - never mutated, and FastAPI copies it
         gpu_type: GpuTypeFilter = None,
         created_after: CreatedAfter = None,
         created_before: CreatedBefore = None,
         cursor: Cursor = None,
         limit: Limit = 50,
-        everybody: AllUsers = False,
-        of_user: OwnerFilter = None,
+        all_users: AllUsers = False,
+        owner: OwnerFilter = None,
     ) -> Response:
         """Newest first. A full page has a `next_cursor` for the next one."""
         found = await self.reservations.list_jobs(
             JobQuery(
-                user_id=await self._resolve_owner(caller.user, "all" if everybody else of_user),
+                user_id=await self._resolve_owner(caller.user, "all" if all_users else owner),
                 statuses=tuple(statuses),
                 gpu_type=gpu_type,
                 created_after=created_after,
                 created_before=created_before,
                 before_seq=decode_cursor(cursor),
-                # One more than asked for tells whether there is a next page.
+                # One extra row shows whether there is a next page.
                 limit=limit + 1,
             )
         )
         page = found[:limit]
         more = encode_cursor(page[-1].seq) if len(found) > limit else None
-        return JsonResponse(JobList(jobs=await self.viewing.views(page), next_cursor=more))
+        return JsonResponse(JobList(jobs=await self.views.views(page), next_cursor=more))
 
     async def _resolve_owner(self, caller: User, name: str | None) -> UserId | None:
-        """None: everybody's."""
+        """None: all users."""
         if name is None or name == caller.username:
             return caller.user_id
         if not sees_everything(caller):
@@ -165,37 +165,38 @@ class JobEndpoints:
         return found.user_id
 
     async def get(self, job_id: JobId, caller: Caller) -> Response:
-        """Status, queue position and estimate, and the ssh command once it is active."""
+        """Status, queue position, estimate, and the ssh command once it is active."""
         found = await find_job(self.reservations, caller.user, job_id)
-        view = await self.viewing.view_with_usage(found)
+        view = await self.views.view_with_usage(found)
         if found.has_addons and not found.status.is_terminal:
-            interior = await self.addons.find_addons(found.reservation_id)
-            if interior is not None:
-                view.users = [user.github_user for user in interior.collaborators]
-                view.jupyter = interior.jupyter.status.state.value if interior.jupyter else None
+            addons = await self.addons.find_addons(found.reservation_id)
+            if addons is not None:
+                view.users = [user.github_user for user in addons.collaborators]
+                view.jupyter = addons.jupyter.status.state.value if addons.jupyter else None
         return JsonResponse(view)
 
     async def cancel(self, job_id: JobId, caller: Caller) -> Response:
-        """Cancelled when this answers; the GPUs are free once `released_at` is set. Idempotent."""
-        cancelled = await self.cancelling.cancel(caller.user, job_id)
-        return JsonResponse(await self.viewing.view(cancelled))
+        """Takes effect immediately; the GPUs are free once `released_at` is set. Idempotent."""
+        cancelled = await self.cancellation.cancel(caller.user, job_id)
+        return JsonResponse(await self.views.view(cancelled))
 
-    async def extend(self, job_id: JobId, ask: ExtendRequest, caller: Caller) -> Response:
-        """Adds hours to an active reservation, as long as no guaranteed start is delayed."""
-        extended = await self.extending.extend(caller.user, job_id, ask.extension_hours)
-        return JsonResponse(await self.viewing.view(extended))
+    async def extend(self, job_id: JobId, body: ExtendRequest, caller: Caller) -> Response:
+        """Adds hours to an active reservation, unless that would delay a guaranteed start."""
+        extended = await self.extension.extend(caller.user, job_id, body.extension_hours)
+        return JsonResponse(await self.views.view(extended))
 
-    async def prioritise(self, job_id: JobId, ask: PriorityRequest, caller: Caller, request: Request) -> Response:
-        """Higher priorities start first. Requests whose guaranteed start is delayed get the reason in their history."""
-        request.state.audit_target = f"{job_id} ({ask.priority})"
-        changed = await self.prioritising.prioritise(caller.user, job_id, ask.priority)
-        return JsonResponse(await self.viewing.view(changed))
+    async def prioritise(self, job_id: JobId, body: PriorityRequest, caller: Caller, request: Request) -> Response:
+        """Higher priorities start first. Requests whose guaranteed start is delayed by this get the reason in their
+        history."""
+        request.state.audit_target = f"{job_id} ({body.priority})"
+        changed = await self.prioritisation.prioritise(caller.user, job_id, body.priority)
+        return JsonResponse(await self.views.view(changed))
 
     async def events(self, job_id: JobId, caller: Caller, request: Request, last_event_id: LastEventId = 0) -> Response:
-        """A `job` event with the whole reservation comes first and after every change; an `event` event for each
-        line of its history (after `Last-Event-ID`, if given). The stream ends when the reservation has ended, and when
-        the key that asked for it is revoked."""
+        """Sends a `job` event with the whole reservation first and after every change, and an `event` event for each
+        line of its history (after `Last-Event-ID`, if given). The stream ends with the reservation, or when the API key
+        is revoked."""
         found = await find_job(self.reservations, caller.user, job_id)
         guard: RequestGuard = request.app.state.guard
-        items = self.watching.watch(found.reservation_id, last_event_id)
+        items = self.stream.watch(found.reservation_id, last_event_id)
         return EventStream(items, partial(guard.is_still_authorized, request), guard.reserve_stream(request))

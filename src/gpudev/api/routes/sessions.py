@@ -24,9 +24,9 @@ from gpudev.workflows.sessions.ssh_tokens import SshTokens
 GitHubUser = Annotated[
     str,
     Path(
-        description="A GitHub name, as it was added",
+        description="A GitHub username, as it was added",
         examples=["octocat"],
-        # As with ids: described here, checked where names are understood.
+        # As with ids: only documented here.
         json_schema_extra={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,38}$"},
     ),
 ]
@@ -66,19 +66,18 @@ class CollaboratorEndpoints:
         return router
 
     async def list_users(self, job_id: JobId, caller: Caller) -> Response:
-        """Without the owner, whose keys came with the submit."""
-        found, interior = await self.addons.find_addons(caller.user, job_id)
-        return JsonResponse(_collaborators_view(found, interior))
+        """Without the owner, whose public keys are part of the submit."""
+        return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)))
 
-    async def add(self, job_id: JobId, ask: AddUsersRequest, caller: Caller, request: Request) -> Response:
-        """Fetches their public keys from GitHub; if one of them has none, nobody is added. Takes effect within seconds
+    async def add(self, job_id: JobId, body: AddUsersRequest, caller: Caller, request: Request) -> Response:
+        """Fetches their public keys from GitHub; if one of them has none, no one is added. Takes effect within seconds
         in a running dev server (`in_effect`), otherwise at its start."""
-        request.state.audit_target = f"{job_id} ({', '.join(ask.github_users)})"
-        await self.addons.add_users(caller.user, job_id, ask.github_users)
+        request.state.audit_target = f"{job_id} ({', '.join(body.github_users)})"
+        await self.addons.add_users(caller.user, job_id, body.github_users)
         return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def remove(self, job_id: JobId, github_user: GitHubUser, caller: Caller) -> Response:
-        """Takes effect within seconds and ends their open connections."""
+        """Takes effect within seconds and closes their open connections."""
         await self.addons.remove_user(caller.user, job_id, github_user)
         return JsonResponse(_collaborators_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
@@ -106,26 +105,26 @@ class JupyterEndpoints:
     addons: AddonChanges
     links: JupyterLinks
     url: str
-    """Where Jupyter is reached, if that is not where the API is."""
+    """The address of Jupyter for browsers, if it is not the API's."""
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/jobs", tags=["inside"], route_class=V1Route)
-        answers = problem_responses(401, 404, 409, 422, 429, 503)
+        errors = problem_responses(401, 404, 409, 422, 429, 503)
         router.add_api_route(
-            "/{job_id}/jupyter", self.get, response_model=JupyterView, summary="Jupyter status", responses=answers
+            "/{job_id}/jupyter", self.get, response_model=JupyterView, summary="Jupyter status", responses=errors
         )
-        for name, act, summary in (
+        for name, endpoint, summary in (
             ("enable", self.enable, "Enable Jupyter"),
             ("disable", self.disable, "Disable Jupyter"),
         ):
             router.add_api_route(
                 f"/{{job_id}}/jupyter/{name}",
-                act,
+                endpoint,
                 methods=["POST"],
                 status_code=202,
                 response_model=JupyterView,
                 summary=summary,
-                responses=answers,
+                responses=errors,
             )
         router.add_api_route(
             "/{job_id}/jupyter/link",
@@ -133,7 +132,7 @@ class JupyterEndpoints:
             methods=["POST"],
             response_model=JupyterLink,
             summary="Create a one-time link to Jupyter",
-            responses=answers,
+            responses=errors,
         )
         return router
 
@@ -142,8 +141,8 @@ class JupyterEndpoints:
         return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)))
 
     async def enable(self, job_id: JobId, caller: Caller) -> Response:
-        """Starts in the running dev server, without a restart, or with the dev server's start. Idempotent; a failed
-        Jupyter is started again."""
+        """Starts Jupyter in the running dev server without a restart, or with the dev server's start. Idempotent; a
+        failed Jupyter is started again."""
         await self.addons.enable_jupyter(caller.user, job_id)
         return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
@@ -153,8 +152,9 @@ class JupyterEndpoints:
         return JsonResponse(jupyter_view(*await self.addons.find_addons(caller.user, job_id)), 202)
 
     async def link(self, job_id: JobId, caller: Caller) -> Response:
-        """For the owner only. The browser that opens it gets a cookie for this one Jupyter. The cookie ends with the
-        reservation, when the user is disabled, or when the API key that created the link is revoked."""
+        """For the owner only. The browser that opens it gets a cookie for this Jupyter only. The cookie becomes invalid
+        with the end of the reservation, when the user is disabled, or when the API key that created the link is
+        revoked."""
         issued = await self.links.issue_link(caller, job_id)
         path = f"{jupyter_path(issued.reservation_id)}enter?ticket={issued.secret}"
         return JsonResponse(
@@ -173,7 +173,7 @@ def jupyter_view(reservation: Reservation, addons: Addons | None) -> JupyterView
     )
 
 
-# SSH tokens, and an answer to clients without a WebSocket. `gpudev.proxy` serves the sessions.
+# SSH tokens, and the error for clients that do not open a WebSocket. `gpudev.proxy` serves the sessions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class SshTokenEndpoints:
     reservations: ReservationStore
     ssh_tokens: SshTokens
     url: str
-    """Where the proxy is, if it is not where the API is."""
+    """The proxy's address, if it is not the API's."""
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/jobs", tags=["connecting"], route_class=V1Route)
@@ -217,6 +217,6 @@ class SshTokenEndpoints:
 
     async def without_upgrade(self, job_id: JobId, caller: Caller) -> Response:
         """A WebSocket, with a token from `POST /v1/jobs/{job_id}/proxy-token` as bearer. Binary messages carry the
-        bytes of one ssh connection; an empty message marks their end. `gpu-dev connect` does all of this."""
+        bytes of one ssh connection; an empty message marks their end. `gpu-dev connect` uses it."""
         await find_job(self.reservations, caller.user, job_id)
-        raise HTTPException(426, "this is a WebSocket: `gpu-dev connect` opens it", {"Upgrade": "websocket"})
+        raise HTTPException(426, "this endpoint is a WebSocket; `gpu-dev connect` opens it", {"Upgrade": "websocket"})

@@ -1,4 +1,4 @@
-"""Endpoints about the service itself: health, GPU types and settings. They reveal no secret."""
+"""Endpoints about the service itself: health, GPU types and settings. They reveal no secrets."""
 
 import asyncio
 import re
@@ -43,13 +43,13 @@ class ConfigurationEndpoints:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["administration"], route_class=V1Route)
-        read = problem_responses(401, 403, 422, 429, 503)
+        read_errors = problem_responses(401, 403, 422, 429, 503)
         router.add_api_route(
             "/gpu-types",
             self.list_types,
             response_model=GpuTypeList,
-            summary="List GPU types, inactive ones too",
-            responses=read,
+            summary="List GPU types, including inactive ones",
+            responses=read_errors,
         )
         router.add_api_route(
             "/gpu-types/{name}",
@@ -64,26 +64,26 @@ class ConfigurationEndpoints:
             self.show_settings,
             response_model=SettingsView,
             summary="Settings of this API process",
-            responses=read,
+            responses=read_errors,
         )
         return router
 
     async def list_types(self, _caller: Caller) -> Response:
-        known = await self.catalogue.catalogue()
-        return JsonResponse(GpuTypeList(gpu_types=[_gpu_type_view(gpu_type) for gpu_type in known.values()]))
+        catalogue = await self.catalogue.catalogue()
+        return JsonResponse(GpuTypeList(gpu_types=[_gpu_type_view(gpu_type) for gpu_type in catalogue.values()]))
 
-    async def revise_type(self, name: TypeName, ask: GpuTypeChange, caller: Caller, request: Request) -> Response:
-        """Running and queued reservations go on. An inactive type cannot be requested, within a second."""
-        if ask.is_active is None and ask.description is None:
-            raise Invalid("nothing would change: give is_active, description, or both", field="is_active")
-        request.state.audit_target = f"{name} ({_describe_change(ask)})"
-        described = None if ask.description is None else _check_description(ask.description)
-        changed = await self.catalogue.update_gpu_type(name, is_active=ask.is_active, description=described)
+    async def revise_type(self, name: TypeName, body: GpuTypeChange, caller: Caller, request: Request) -> Response:
+        """Running and queued reservations continue. Within a second, an inactive type can no longer be requested."""
+        if body.is_active is None and body.description is None:
+            raise Invalid("no change given; give is_active, description or both", field="is_active")
+        request.state.audit_target = f"{name} ({_describe_change(body)})"
+        description = None if body.description is None else _check_description(body.description)
+        changed = await self.catalogue.update_gpu_type(name, is_active=body.is_active, description=description)
         log.info("gpu_type.revised", gpu_type=name, is_active=changed.is_active, by=caller.user.username)
         return JsonResponse(_gpu_type_view(changed))
 
     async def show_settings(self, _caller: Caller) -> Response:
-        """Other services (the processor) read their own environment."""
+        """Other services, such as the processor, read their own environment."""
         return JsonResponse(SettingsView(settings=redact_settings(self.settings)))
 
 
@@ -114,7 +114,7 @@ def _redact(name: str, value: Any) -> Any:
         case tuple() | list() | set() | frozenset():
             return [_redact("", each) for each in value]
         case Mapping():
-            # Nothing says which of somebody's own names stand for secrets.
+            # Operator-defined names: their values may be secrets.
             return sorted(str(each) for each in value)
         case _:
             return _USERINFO.sub("", str(value))
@@ -123,14 +123,14 @@ def _redact(name: str, value: Any) -> Any:
 def _check_description(text: str) -> str:
     if len(text) > _MAX_DESCRIPTION or not text.isprintable():
         raise Invalid(
-            f"a description is one line of at most {_MAX_DESCRIPTION} printable characters", field="description"
+            f"description must be one line of at most {_MAX_DESCRIPTION} printable characters", field="description"
         )
     return text.strip()
 
 
-def _describe_change(ask: GpuTypeChange) -> str:
-    parts = [] if ask.is_active is None else ["offered" if ask.is_active else "not offered"]
-    return ", ".join(parts + ([] if ask.description is None else ["described anew"]))
+def _describe_change(body: GpuTypeChange) -> str:
+    parts = [] if body.is_active is None else ["active" if body.is_active else "inactive"]
+    return ", ".join(parts + ([] if body.description is None else ["description changed"]))
 
 
 def _gpu_type_view(gpu_type: GpuType) -> GpuTypeView:
@@ -146,9 +146,8 @@ def _gpu_type_view(gpu_type: GpuType) -> GpuTypeView:
     )
 
 
-# Health: live means that this process answers; ready, that the database answers too.
-#
-# Without a processor the API is ready (it can take and show reservations), but it says so.
+# Health. Live: this process answers. Ready: the database answers too. Without a processor the API is ready, because it
+# can accept and show reservations, but degraded.
 
 
 READY_TIMEOUT_SECONDS = 2.0
@@ -173,7 +172,7 @@ class HealthEndpoints:
         return JsonResponse(Health(status="ok", version=__version__, checks={}))
 
     async def ready(self) -> Response:
-        """503 while the database does not answer within 2 seconds. `checks.processor` says whether a processor is
+        """503 while the database does not answer within 2 seconds. `checks.processor` shows whether a processor is
         alive."""
         try:
             async with asyncio.timeout(self.timeout_seconds):

@@ -44,24 +44,26 @@ def _check_username_text(text: str) -> str:
     try:
         return check_username(text)
     except Invalid as error:
-        raise ValueError("must be a user's name") from error
+        raise ValueError("must be a username") from error
 
 
 _NAME_PATTERN = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._@+-]{0,254}$"}
 Username = Annotated[
     Annotated[str, AfterValidator(_check_username_text)],
-    Path(description="A user's name", json_schema_extra=_NAME_PATTERN),
+    Path(description="A username", json_schema_extra=_NAME_PATTERN),
 ]
 UserFilter = Annotated[
     Annotated[str, AfterValidator(_check_username_text)] | None,
-    Query(description="Of this user", json_schema_extra=_NAME_PATTERN),
+    Query(description="Only entries of this user", json_schema_extra=_NAME_PATTERN),
 ]
 SubstringFilter = Annotated[
     Annotated[str, AfterValidator(_check_printable)] | None,
-    Query(description="Those that contain this", json_schema_extra={"minLength": 1, "maxLength": 255}),
+    Query(description="Only entries that contain this text", json_schema_extra={"minLength": 1, "maxLength": 255}),
 ]
-Since = Annotated[UtcTime | None, Query(description="From this time on", examples=["2026-03-02T09:00:00Z"])]
-KeyId = Annotated[int, Path(description="A key's number, as the list of keys tells it", ge=1, le=2**31 - 1)]
+Since = Annotated[
+    UtcTime | None, Query(description="Only entries from this time on", examples=["2026-03-02T09:00:00Z"])
+]
+KeyId = Annotated[int, Path(description="A key's id, as in the list of keys", ge=1, le=2**31 - 1)]
 _WRITE_STATUSES = (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
 
 
@@ -76,11 +78,11 @@ class AdminEndpoints:
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["administration"], route_class=V1Route)
         add = router.add_api_route
-        read, act = (
+        read_errors, write_errors = (
             problem_responses(401, 403, 404, 422, 429, 503),
             problem_responses(401, 403, 404, 409, 422, 429, 503),
         )
-        add("/users", self.list_users, response_model=UserList, summary="List users", responses=read)
+        add("/users", self.list_users, response_model=UserList, summary="List users", responses=read_errors)
         add(
             "/users",
             self.add_user,
@@ -104,7 +106,7 @@ class AdminEndpoints:
             methods=["POST"],
             response_model=UserView,
             summary="Disable a user and revoke their keys",
-            responses=act,
+            responses=write_errors,
         )
         add(
             "/users/{username}/enable",
@@ -112,40 +114,40 @@ class AdminEndpoints:
             methods=["POST"],
             response_model=UserView,
             summary="Enable a user",
-            responses=act,
+            responses=write_errors,
         )
-        add("/keys", self.list_keys, response_model=KeyList, summary="List all API keys", responses=read)
+        add("/keys", self.list_keys, response_model=KeyList, summary="List all API keys", responses=read_errors)
         add(
             "/keys/{key_id}/revoke",
             self.revoke,
             methods=["POST"],
             response_model=KeyRecordView,
             summary="Revoke an API key",
-            responses=act,
+            responses=write_errors,
         )
-        add("/audit", self.audit, response_model=AuditEntryList, summary="Read the audit log", responses=read)
+        add("/audit", self.audit, response_model=AuditEntryList, summary="Read the audit log", responses=read_errors)
         return router
 
     async def list_users(self, _caller: Caller) -> Response:
         return JsonResponse(UserList(users=[_user_view(user) for user in await self.users.list_users()]))
 
-    async def add_user(self, ask: NewUserRequest, _caller: Caller, request: Request) -> Response:
-        """The person becomes this user at their first login, by any login method of this server."""
-        request.state.audit_target = f"{ask.username} ({ask.role})"
-        made = await self.users.add_user(check_username(ask.username), Role(ask.role))
-        return JsonResponse(_user_view(made), 201, {"Location": f"/v1/users/{made.username}"})
+    async def add_user(self, body: NewUserRequest, _caller: Caller, request: Request) -> Response:
+        """A person becomes this user at their first login, with any login method of this server."""
+        request.state.audit_target = f"{body.username} ({body.role})"
+        user = await self.users.add_user(check_username(body.username), Role(body.role))
+        return JsonResponse(_user_view(user), 201, {"Location": f"/v1/users/{user.username}"})
 
-    async def set_role(self, username: Username, ask: RoleRequest, caller: Caller, request: Request) -> Response:
+    async def set_role(self, username: Username, body: RoleRequest, caller: Caller, request: Request) -> Response:
         """Takes effect with the next request (within a second in other API processes)."""
-        request.state.audit_target = f"{username} ({ask.role})"
-        _check_not_self(caller.user, username, "take a role from")
-        changed = await self.administration.set_role(username, Role(ask.role))
+        request.state.audit_target = f"{username} ({body.role})"
+        _check_not_self(caller.user, username, "change the role of")
+        changed = await self.administration.set_role(username, Role(body.role))
         self.authentication.forget_user(changed.user_id)
         log.info("user.role", username=changed.username, role=changed.role.value, by=caller.user.username)
         return JsonResponse(_user_view(changed))
 
     async def disable(self, username: Username, caller: Caller) -> Response:
-        """Their keys end within a second, permanently. Their reservations run until they end or are cancelled."""
+        """Their keys are revoked for good, within a second. Their reservations run until they end or are cancelled."""
         _check_not_self(caller.user, username, "disable")
         changed = await self.administration.set_active(username, False)
         self.authentication.forget_user(changed.user_id)
@@ -153,7 +155,7 @@ class AdminEndpoints:
         return JsonResponse(_user_view(changed))
 
     async def enable(self, username: Username, caller: Caller) -> Response:
-        """Revoked keys stay revoked: the user logs in again."""
+        """Revoked keys stay revoked: the user has to log in again."""
         changed = await self.administration.set_active(username, True)
         log.info("user.enabled", username=changed.username, by=caller.user.username)
         return JsonResponse(_user_view(changed))
@@ -162,9 +164,9 @@ class AdminEndpoints:
         self,
         _caller: Caller,
         user: UserFilter = None,
-        ended: Annotated[bool, Query(description="Also those that can no longer be used")] = False,
+        ended: Annotated[bool, Query(description="Include expired and revoked keys")] = False,
     ) -> Response:
-        """Newest first. Only hashes are stored: a key is identified by its number and prefix."""
+        """Newest first. Only hashes are stored: a key is identified by its id and prefix."""
         found = await self.administration.list_keys(user, ended=ended)
         return JsonResponse(KeyList(keys=[_key_view(record) for record in found]))
 
@@ -182,7 +184,7 @@ class AdminEndpoints:
         action: SubstringFilter = None,
         outcome: SubstringFilter = None,
         since: Since = None,
-        limit: Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest")] = 100,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries")] = 100,
     ) -> Response:
         """Every change, login and denied request: the newest `limit` entries, oldest first."""
         await self.trail.flush()
@@ -191,10 +193,10 @@ class AdminEndpoints:
         return JsonResponse(AuditEntryList(entries=[AuditEntryView(**asdict(entry)) for entry in found]))
 
 
-def _check_not_self(caller: User, username: str, what: str) -> None:
-    """Keeps at least one admin: nobody can disable or demote themselves."""
+def _check_not_self(caller: User, username: str, action: str) -> None:
+    """Admins cannot disable or demote themselves, so at least one admin remains."""
     if caller.username == username:
-        raise Conflict(f"you cannot {what} yourself; another admin can")
+        raise Conflict(f"you cannot {action} yourself; another admin can")
 
 
 def _user_view(user: User) -> UserView:
@@ -246,7 +248,7 @@ class KeyEndpoints:
         return JsonResponse(view, headers={"Cache-Control": "no-store"})
 
     async def revoke(self, caller: Caller) -> Response:
-        """Logs out: revokes the key used for this request."""
+        """Revokes the key used for this request (logout)."""
         await self.users.revoke_key(caller.key_id)
         self.authentication.forget_key(caller.key_id)
         log.info("key.revoked", username=caller.user.username, key_id=caller.key_id)

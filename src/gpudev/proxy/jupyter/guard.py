@@ -1,7 +1,7 @@
 """Guard of the Jupyter proxy: client address, limits on wrong secrets and per user, audit log.
 
-A browser that is let in leaves one entry in the audit log, and so does whoever is turned away for who they are; what it
-then asks of Jupyter leaves none. Who may go where is the workflow's to say, and what is passed on is not known here.
+An admitted browser has one audit entry, and so has each denied request; requests to Jupyter itself are not audited.
+The workflow decides who is admitted.
 """
 
 import hashlib
@@ -46,20 +46,20 @@ class JupyterGuard:
 
     @contextmanager
     def limit_wrong_secrets(self, client: ProxyClient, secret: str) -> Iterator[None]:
-        """Around asking whether a secret is good. Raises TooOften for an address that many wrong ones came from.
-        The same one again, as from a page that was left open, is no new try: none becomes good later."""
-        whose = rate_limit_key(client.address)
-        if wait := self._wrong_secrets.wait_seconds(whose):
-            raise RateLimited("too many wrong secrets came from your address; wait a little", retry_after_seconds=wait)
+        """Wraps the check of a secret. Raises RateLimited for an address with too many wrong secrets. The same wrong
+        secret counts once, because a page that was left open repeats it."""
+        limit_key = rate_limit_key(client.address)
+        if wait := self._wrong_secrets.wait_seconds(limit_key):
+            raise RateLimited("too many wrong secrets from your address; try again later", retry_after_seconds=wait)
         digest = hashlib.sha256(secret.encode()).digest()
         try:
             yield
         except WrongJupyter:
-            self._wrong_secrets.spend(whose)
+            self._wrong_secrets.spend(limit_key)
             raise
         except JupyterAccessDenied:
             if digest not in self._known_wrong:
-                self._wrong_secrets.spend(whose)
+                self._wrong_secrets.spend(limit_key)
                 if len(self._known_wrong) >= _MAX_KNOWN_WRONG:
                     del self._known_wrong[next(iter(self._known_wrong))]
                 self._known_wrong[digest] = None
@@ -67,11 +67,11 @@ class JupyterGuard:
 
     @contextmanager
     def hold_connection(self, session: AdmittedBrowser) -> Iterator[None]:
-        """One more request or WebSocket of theirs, while it lasts. Raises LimitReached."""
+        """For one request or WebSocket of the user. Raises LimitReached."""
         user = str(session.grant.user_id)
         if not self._connections.has_free_slot(user):
             raise LimitReached(
-                f"you have {self._connections.limit} connections to Jupyter open, and more are not allowed: close some"
+                f"you have {self._connections.limit} connections to Jupyter open, the maximum; close some"
             )
         with self._connections.hold_slot(user):
             yield
@@ -82,9 +82,9 @@ class JupyterGuard:
             client.audit_entry(now, OPENED_ACTION, "ok", username=session.username, target=target, status=200)
         )
 
-    def record_denied(self, client: ProxyClient, error: GpuDevError, method: str, asked: str) -> None:
+    def record_denied(self, client: ProxyClient, error: GpuDevError, method: str, reservation_id: str) -> None:
         status = http_status(error)
         if status in DENIED_STATUSES or isinstance(error, WrongJupyter):
             action = REQUEST_ACTION.format(sanitize_text(method, 20))
-            entry = client.audit_entry(self._clock.now(), action, error.code, target=asked, status=status)
+            entry = client.audit_entry(self._clock.now(), action, error.code, target=reservation_id, status=status)
             self._trail.record_denied(entry)

@@ -1,7 +1,7 @@
 """Header rules of the Jupyter proxy: what is accepted, forwarded and returned. Pure.
 
-Jupyter runs in a dev server, where its owner and whoever got in there can do as they like, and browsers think that what
-it says is ours. So nothing that opens a way through us goes in, and nothing comes out that reaches beyond its path.
+Jupyter is untrusted: its users have root in the dev server, and browsers treat its responses as ours. So no credentials
+of ours are forwarded to it, and no response header of its own takes effect outside its path.
 """
 
 import re
@@ -16,7 +16,7 @@ from gpudev.workflows.sessions.jupyter_access import parse_whole_id
 COOKIE_NAME = "gpudev_jupyter"
 ENTER_PATH = "enter"
 API_PATHS = frozenset({"enable", "disable", "link"})
-"""Below the same path, and the API's own."""
+"""Endpoints of the API below the same path."""
 Headers = list[tuple[bytes, bytes]]
 _PATH = re.compile(r"/v1/jobs/([0-9a-fA-F-]{32,36})/jupyter/(.*)", re.DOTALL)
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -48,7 +48,7 @@ _DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP | {
 
 @dataclass(frozen=True, slots=True)
 class JupyterPath:
-    """Which Jupyter, and what there."""
+    """A reservation's Jupyter and a path below it."""
 
     reservation_id: str
     subpath: str
@@ -59,7 +59,7 @@ class JupyterPath:
 
 
 def find_jupyter_path(path: str) -> JupyterPath | None:
-    """None: this is not about the inside of a Jupyter."""
+    """None: not a path inside a Jupyter."""
     found = _PATH.fullmatch(path)
     if found is None or found[2] in API_PATHS:
         return None
@@ -68,48 +68,48 @@ def find_jupyter_path(path: str) -> JupyterPath | None:
 
 
 def find_session_secret(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The browser's own. Of several somebody else has planted all but one, and nobody can tell which: none counts."""
+    """The session cookie. None if there are several: another site may have planted one of them."""
     found = list_session_secrets(headers)
     return found[0] if len(found) == 1 and 16 <= len(found[0]) <= 256 and found[0].isascii() else None
 
 
 def list_session_secrets(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """Whatever is given for one."""
+    """The values of all session cookies, valid or not."""
     return [value for name, value in _cookies(headers) if name == COOKIE_NAME]
 
 
 def check_origin(method: str, headers: Headers, own_names: Collection[str], *, is_websocket: bool) -> None:
-    """That it is a page of ours that asks, where a page asks for more than to be shown something. Raises Forbidden."""
+    """Requests that change something, and WebSockets, must come from our own pages. Raises Forbidden."""
     site = _single_header(headers, b"sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
-        raise Forbidden("a page from elsewhere asked for this")
+        raise Forbidden("cross-site request")
     origin = _single_header(headers, b"origin")
     if origin is None:
         if is_websocket:
-            raise Forbidden("a WebSocket to Jupyter must say which page opens it (Origin)")
+            raise Forbidden("a WebSocket to Jupyter requires an Origin header")
         return
     if method in _SAFE_METHODS and not is_websocket:
         return
     host = (_single_header(headers, b"host") or "").lower()
     if _origin_host(origin) not in {host, *(name.lower() for name in own_names)} - {""}:
         raise Forbidden(
-            "a page from elsewhere asked for this (or what is before this server does not tell it the name that people"
-            " use: it must pass Host on, or GPU_DEV_SERVER_NAMES must say it)"
+            "cross-site request (or a reverse proxy does not forward Host: configure it, or set GPU_DEV_SERVER_NAMES to"
+            " the public name)"
         )
 
 
 def request_headers(headers: Headers, token: str) -> Headers:
-    """What Jupyter is told."""
+    """Headers of a request as forwarded to Jupyter."""
     named = _named_in_connection(headers)
-    kept = [(name, value) for name, value in headers if name not in _DROPPED_REQUEST_HEADERS and name not in named]
+    forwarded = [(name, value) for name, value in headers if name not in _DROPPED_REQUEST_HEADERS and name not in named]
     others = [f"{name}={value}" for name, value in _cookies(headers) if name != COOKIE_NAME]
     if others:
-        kept.append((b"cookie", "; ".join(others).encode("latin-1", "replace")))
-    return [*kept, (b"authorization", f"token {token}".encode())]
+        forwarded.append((b"cookie", "; ".join(others).encode("latin-1", "replace")))
+    return [*forwarded, (b"authorization", f"token {token}".encode())]
 
 
 def response_headers(headers: Headers, path: str) -> Headers:
-    """What a browser is told by a Jupyter that is below that path."""
+    """Headers of Jupyter's response as returned to the browser. `path`: the path of this Jupyter."""
     named = _named_in_connection(headers)
     return [
         (name, value)
@@ -119,12 +119,12 @@ def response_headers(headers: Headers, path: str) -> Headers:
     ]
 
 
-def session_cookie(secret: str, place: JupyterPath, headers: Headers, seconds: int) -> str:
-    """Sent only to this Jupyter, and by no other site's doing. Without TLS it is only where nothing leaves the machine:
-    not behind a proxy that ended TLS, whatever name of ours it uses."""
-    came_by_tls = (_single_header(headers, b"x-forwarded-proto") or "http") != "http"
-    secure = "" if _is_loopback_host(_single_header(headers, b"host") or "") and not came_by_tls else "; Secure"
-    return f"{COOKIE_NAME}={secret}; Path={place.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+def session_cookie(secret: str, target: JupyterPath, headers: Headers, seconds: int) -> str:
+    """Limited to this Jupyter's path and to same-site requests. Secure, except for plain HTTP on a loopback address; a
+    reverse proxy that terminates TLS counts as TLS."""
+    is_tls = (_single_header(headers, b"x-forwarded-proto") or "http") != "http"
+    secure = "" if _is_loopback_host(_single_header(headers, b"host") or "") and not is_tls else "; Secure"
+    return f"{COOKIE_NAME}={secret}; Path={target.path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
 
 def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
@@ -139,7 +139,7 @@ def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 def _is_confined_to(path: str, set_cookie: bytes) -> bool:
-    """As browsers read it, whatever its grammar: one without a name is sent as if its value were name and value."""
+    """Parsed as browsers do: a cookie without a name is sent as its value alone, which could read as name=value."""
     pair, *attributes = set_cookie.decode("latin-1").split(";")
     name, is_pair, _ = pair.partition("=")
     if not is_pair or name.strip() in ("", COOKIE_NAME):
@@ -158,7 +158,7 @@ def _named_in_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[by
 
 
 def _single_header(headers: Headers, wanted: bytes) -> str | None:
-    """Several say nothing that could be trusted: as if it were elsewhere."""
+    """Repeated headers are not trusted: they count as a foreign value."""
     found = [value.decode("latin-1") for name, value in headers if name == wanted]
     return None if not found else found[0] if len(found) == 1 else "several"
 

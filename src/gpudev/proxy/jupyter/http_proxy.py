@@ -1,6 +1,6 @@
-"""Jupyter over HTTP: forwards requests of browsers to Jupyter in dev servers.
+"""Jupyter over HTTP: forwards requests of browsers to Jupyter in dev servers, over ssh.
 
-Who gets in is the workflow's to say, what is passed on the door's. The way there is ssh, as for people.
+The workflow decides who is admitted, `headers` what is forwarded.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gpudev.adapters.ssh_tunnels import SshReader, SshTunnels, SshWriter
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
 from gpudev.http_edge.audit import ProxyClient
 from gpudev.http_edge.error_responses import abort_response, to_error_response
-from gpudev.proxy.jupyter import headers as door
+from gpudev.proxy.jupyter import headers as header_rules
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.headers import Headers, JupyterPath
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, BrowserSessions
@@ -29,7 +29,7 @@ from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, BrowserSes
 log = structlog.get_logger(__name__)
 _CHUNK_BYTES = 64 * 1024
 _VALID_STATUSES = range(200, 600)
-"""No web server knows others."""
+"""The statuses that the web server can send."""
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
@@ -45,32 +45,34 @@ class JupyterConnection:
 
 
 class JupyterAccess:
-    """Who is let through, by which way."""
+    """Admission of browsers, and connections to Jupyter."""
 
     def __init__(
         self, jupyter_sessions: BrowserSessions, tunnels: SshTunnels, guard: JupyterGuard, own_names: Collection[str]
     ) -> None:
-        """`own_names`: hosts by which pages of ours may be known, beside the one a request names."""
+        """`own_names`: public host names of this server, besides the request's own Host."""
         self._jupyter_sessions = jupyter_sessions
         self._tunnels = tunnels
         self.guard = guard
         self._own_names = own_names
 
-    async def redeem_link(self, place: JupyterPath, link: str, client: ProxyClient) -> str:
+    async def redeem_link(self, target: JupyterPath, link: str, client: ProxyClient) -> str:
         with self.guard.limit_wrong_secrets(client, link):
-            issued, guest = await self._jupyter_sessions.open_session(link, place.reservation_id)
-        self.guard.record_opened(client, guest)
+            issued, session = await self._jupyter_sessions.open_session(link, target.reservation_id)
+        self.guard.record_opened(client, session)
         return issued.secret
 
     async def admit(
-        self, place: JupyterPath, method: str, headers: Headers, client: ProxyClient, *, is_websocket: bool = False
+        self, target: JupyterPath, method: str, headers: Headers, client: ProxyClient, *, is_websocket: bool = False
     ) -> AdmittedBrowser:
-        given = door.list_session_secrets(headers)
-        if not given:
-            return await self._jupyter_sessions.admit_browser(None, place.reservation_id)
-        door.check_origin(method, headers, self._own_names, is_websocket=is_websocket)
-        with self.guard.limit_wrong_secrets(client, " ".join(given)):
-            return await self._jupyter_sessions.admit_browser(door.find_session_secret(headers), place.reservation_id)
+        secrets = header_rules.list_session_secrets(headers)
+        if not secrets:
+            return await self._jupyter_sessions.admit_browser(None, target.reservation_id)
+        header_rules.check_origin(method, headers, self._own_names, is_websocket=is_websocket)
+        with self.guard.limit_wrong_secrets(client, " ".join(secrets)):
+            return await self._jupyter_sessions.admit_browser(
+                header_rules.find_session_secret(headers), target.reservation_id
+            )
 
     @asynccontextmanager
     async def connect(self, session: AdmittedBrowser) -> AsyncIterator[JupyterConnection]:
@@ -80,7 +82,7 @@ class JupyterAccess:
 
 
 class JupyterHttpProxy:
-    """What an HTTP request for Jupyter is answered; all others go to the app behind."""
+    """ASGI middleware: handles requests for Jupyter; all others go to `app`."""
 
     def __init__(self, app: ASGIApp, jupyter: JupyterAccess, session_seconds: int) -> None:
         self._app = app
@@ -88,79 +90,79 @@ class JupyterHttpProxy:
         self._session_seconds = session_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = door.find_jupyter_path(scope["path"]) if scope["type"] == "http" else None
-        if place is None:
+        target = header_rules.find_jupyter_path(scope["path"]) if scope["type"] == "http" else None
+        if target is None:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
         headers: Headers = scope["headers"]
-        visitor = self._access.guard.identify_client(scope["client"][0] if scope["client"] else None, headers)
+        client = self._access.guard.identify_client(scope["client"][0] if scope["client"] else None, headers)
         has_begun = False
 
-        async def send_noting(message: Message) -> None:
+        async def send_and_mark(message: Message) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
 
         try:
-            if request.method not in door.ALLOWED_METHODS:
-                raise Invalid(f"{request.method[:20]} is nothing that can be asked of Jupyter")
-            if place.subpath == door.ENTER_PATH:
-                answer = await self._redeem_link(place, request, visitor)
-                await answer(scope, receive, send)
+            if request.method not in header_rules.ALLOWED_METHODS:
+                raise Invalid(f"method {request.method[:20]} is not supported for Jupyter")
+            if target.subpath == header_rules.ENTER_PATH:
+                response = await self._redeem_link(target, request, client)
+                await response(scope, receive, send)
                 return
-            guest = await self._access.admit(place, request.method, headers, visitor)
-            await self._forward(guest, place, request, send_noting)
+            session = await self._access.admit(target, request.method, headers, client)
+            await self._forward(session, target, request, send_and_mark)
         except GpuDevError as error:
-            event = "jupyter.cut_short" if has_begun else "jupyter.refused"
-            log.info(event, code=error.code, error=error.message, request_id=visitor.request_id)
+            event = "jupyter.aborted" if has_begun else "jupyter.denied"
+            log.info(event, code=error.code, error=error.message, request_id=client.request_id)
             if has_begun:
                 if not await abort_response(scope, receive):
                     raise
                 return
-            self._access.guard.record_denied(visitor, error, request.method, place.reservation_id)
-            await jupyter_error_response(error, visitor.request_id, wants_html(headers))(scope, receive, send)
+            self._access.guard.record_denied(client, error, request.method, target.reservation_id)
+            await jupyter_error_response(error, client.request_id, wants_html(headers))(scope, receive, send)
         except ClientDisconnect:
             return
 
-    async def _redeem_link(self, place: JupyterPath, request: Request, client: ProxyClient) -> Response:
-        """A page that goes on to Jupyter by itself, and not a redirect: the cookie is sent by no other site's doing,
-        and a redirect would be that of the site on which somebody followed the link."""
+    async def _redeem_link(self, target: JupyterPath, request: Request, client: ProxyClient) -> Response:
+        """Returns a page that opens Jupyter, not a redirect: the cookie is SameSite=Strict, and a redirect would count
+        as a request of the site that contained the link."""
         links = parse_qs(request.url.query).get("ticket", [])
         if request.method != "GET" or len(links) != 1:
-            raise Invalid("this opens with the link that `gpu-dev jupyter open` gives")
-        secret = await self._access.redeem_link(place, links[0], client)
-        cookie = door.session_cookie(secret, place, request.scope["headers"], self._session_seconds)
+            raise Invalid("open this page with the link from `gpu-dev jupyter open`")
+        secret = await self._access.redeem_link(target, links[0], client)
+        cookie = header_rules.session_cookie(secret, target, request.scope["headers"], self._session_seconds)
         page = (
-            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={place.path}lab">'
-            f'<title>Jupyter</title><a href="{place.path}lab">Jupyter</a>'
+            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={target.path}lab">'
+            f'<title>Jupyter</title><a href="{target.path}lab">Jupyter</a>'
         )
         return HTMLResponse(page, headers={**_PAGE_HEADERS, "Set-Cookie": cookie})
 
-    async def _forward(self, session: AdmittedBrowser, place: JupyterPath, request: Request, send: Send) -> None:
-        async with self._access.connect(session) as way:
+    async def _forward(self, session: AdmittedBrowser, target: JupyterPath, request: Request, send: Send) -> None:
+        async with self._access.connect(session) as connection:
             http = h11.Connection(h11.CLIENT)
-            # At the same time: an answer may come before all of the request has gone, and say that it is refused.
-            sending = asyncio.create_task(_send_request(http, way.writer, request, session))
-            answering = asyncio.create_task(_send_response(http, way.reader, place, send))
+            # Concurrently: Jupyter may respond, for instance with an error, before the whole request is sent.
+            sending = asyncio.create_task(_send_request(http, connection.writer, request, session))
+            responding = asyncio.create_task(_send_response(http, connection.reader, target, send))
             try:
-                await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_EXCEPTION)
-                for task in (answering, sending):
+                await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_EXCEPTION)
+                for task in (responding, sending):
                     if task.done():
                         task.result()
             except h11.LocalProtocolError as error:
-                raise Invalid(f"this cannot be asked of Jupyter: {error}") from error
+                raise Invalid(f"this request cannot be forwarded to Jupyter: {error}") from error
             except h11.ProtocolError as error:
-                raise Unavailable(f"what Jupyter says is no HTTP: {error}") from error
+                raise Unavailable(f"Jupyter's response is not valid HTTP: {error}") from error
             finally:
-                for task in (sending, answering):
+                for task in (sending, responding):
                     task.cancel()
-                await asyncio.gather(sending, answering, return_exceptions=True)
+                await asyncio.gather(sending, responding, return_exceptions=True)
 
 
 async def _send_request(http: h11.Connection, writer: SshWriter, request: Request, session: AdmittedBrowser) -> None:
     scope = request.scope
-    headers = door.request_headers(scope["headers"], session.secrets.token)
+    headers = header_rules.request_headers(scope["headers"], session.secrets.token)
     has_length = any(name == b"content-length" for name, _ in headers)
     is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     if is_chunked and not has_length:
@@ -178,13 +180,14 @@ async def _send_request(http: h11.Connection, writer: SshWriter, request: Reques
 
 
 async def _wait_for_disconnect(request: Request) -> None:
-    """Whoever asked may not wait for the answer. (The web server says the same once the answer is complete.)"""
+    """Raises ClientDisconnect when the client disconnects. The web server reports the same once the response is
+    complete."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     raise ClientDisconnect
 
 
-async def _send_response(http: h11.Connection, reader: SshReader, place: JupyterPath, send: Send) -> None:
+async def _send_response(http: h11.Connection, reader: SshReader, target: JupyterPath, send: Send) -> None:
     has_begun = False
     while True:
         event = http.next_event()
@@ -192,8 +195,10 @@ async def _send_response(http: h11.Connection, reader: SshReader, place: Jupyter
             http.receive_data(await _read_chunk(reader, has_begun))
         elif isinstance(event, h11.Response):
             if event.status_code not in _VALID_STATUSES:
-                raise Unavailable(f"Jupyter answers with {event.status_code}, which means nothing")
-            headers = door.response_headers([(bytes(name), bytes(value)) for name, value in event.headers], place.path)
+                raise Unavailable(f"Jupyter responded with the invalid status {event.status_code}")
+            headers = header_rules.response_headers(
+                [(bytes(name), bytes(value)) for name, value in event.headers], target.path
+            )
             await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
             has_begun = True
         elif isinstance(event, h11.Data):
@@ -202,13 +207,13 @@ async def _send_response(http: h11.Connection, reader: SshReader, place: Jupyter
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         elif isinstance(event, h11.ConnectionClosed):
-            raise Unavailable("Jupyter hung up")
+            raise Unavailable("Jupyter closed the connection")
 
 
 async def _read_chunk(reader: SshReader, has_begun: bool) -> bytes:
     data = await reader.read(_CHUNK_BYTES)
     if not data and not has_begun:
-        raise Unavailable("Jupyter hung up before it answered")
+        raise Unavailable("Jupyter closed the connection without a response")
     return data
 
 
@@ -217,14 +222,14 @@ def wants_html(headers: Headers) -> bool:
 
 
 def jupyter_error_response(error: GpuDevError, request_id: str, as_page: bool) -> Response:
-    """For people who sit in front of a browser, or as the API says no."""
-    refusal = to_error_response(error)
-    headers = {**_PAGE_HEADERS, **refusal.headers, "X-Request-ID": request_id}
+    """An HTML page for browsers, otherwise a problem document as the API returns."""
+    response = to_error_response(error)
+    headers = {**_PAGE_HEADERS, **response.headers, "X-Request-ID": request_id}
     if as_page:
-        phrase = HTTPStatus(refusal.status).phrase
+        phrase = HTTPStatus(response.status).phrase
         page = (
             f'<!doctype html><meta charset="utf-8"><title>{phrase}</title>'
-            f'<body style="font-family: sans-serif; margin: 4em"><h1>{phrase}</h1><p>{html.escape(refusal.detail)}</p>'
+            f'<body style="font-family: sans-serif; margin: 4em"><h1>{phrase}</h1><p>{html.escape(response.detail)}</p>'
         )
-        return HTMLResponse(page, refusal.status, headers)
-    return Response(refusal.problem_body(request_id), refusal.status, headers, "application/problem+json")
+        return HTMLResponse(page, response.status, headers)
+    return Response(response.problem_body(request_id), response.status, headers, "application/problem+json")

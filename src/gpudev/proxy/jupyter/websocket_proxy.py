@@ -1,7 +1,7 @@
 """Jupyter's WebSockets: forwards bytes; only the handshake is read and rewritten.
 
-One word is ours: a browser that has heard nothing for a while is pinged. Jupyter does so too, but not often enough for
-everything on the way, and a connection that is taken for dead is a notebook that has lost its kernel.
+Idle browsers are pinged. Jupyter's own pings are too rare for some proxies, and a notebook loses its kernel when its
+connection is closed as idle.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from gpudev.adapters.ssh_tunnels import SshReader, SshWriter
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.sessions.grants import Grant
-from gpudev.proxy.jupyter import headers as door
+from gpudev.proxy.jupyter import headers as header_rules
 from gpudev.proxy.jupyter.headers import Headers, find_jupyter_path
 from gpudev.proxy.jupyter.http_proxy import JupyterAccess, jupyter_error_response
 from gpudev.settings import ProxySettings
@@ -32,7 +32,7 @@ _UPGRADE = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
 
 
 class JupyterWebSockets:
-    """All of this process, and whether each may go on."""
+    """All Jupyter WebSockets of this process, with their authorization checks and pings."""
 
     def __init__(self, jupyter: JupyterAccess, ssh_tokens: SshTokens, settings: ProxySettings) -> None:
         self.access = jupyter
@@ -57,15 +57,14 @@ class JupyterWebSockets:
 
     def add(self, socket: "JupyterWebSocket", grant: Grant) -> None:
         if len(self._open) >= self._settings.most:
-            raise Unavailable("the proxy has as many sessions as it can take; try again later")
+            raise Unavailable("the proxy has reached its maximum number of sessions; try again later")
         self._open[socket] = grant
 
     def remove(self, socket: "JupyterWebSocket") -> None:
         self._open.pop(socket, None)
 
     async def _check_loop(self) -> None:
-        """The one loop that goes on whatever happens. While the database is away nothing is known, and nothing
-        ends."""
+        """Never ends: any error is logged and the loop continues. While the database is down, no WebSocket is ended."""
         while True:
             await asyncio.sleep(GRANT_CHECK_EVERY.total_seconds())
             try:
@@ -73,7 +72,7 @@ class JupyterWebSockets:
                     await self.end_expired()
                 self.ping_idle()
             except Exception:
-                log.exception("jupyter.keeper_failed")
+                log.exception("jupyter.check_failed")
 
     async def end_expired(self) -> None:
         grants = list(set(self._open.values()))
@@ -85,14 +84,14 @@ class JupyterWebSockets:
                 socket.abort()
 
     def ping_idle(self) -> None:
-        """Keeps every connection busy enough for what is on its way."""
+        """Keeps idle connections open through proxies."""
         silent_since = asyncio.get_running_loop().time() - self._settings.ping_every.total_seconds()
         for socket in list(self._open):
             socket.ping(silent_since)
 
 
 class JupyterWebSocket(asyncio.Protocol):
-    """The browser's side of one."""
+    """The browser's side of one WebSocket."""
 
     def __init__(self, sockets: JupyterWebSockets) -> None:
         self._sockets = sockets
@@ -105,7 +104,7 @@ class JupyterWebSocket(asyncio.Protocol):
         self._draining: asyncio.Task[None] | None = None
         self._sent_frames = FrameBoundaryTracker()
         self._sent_at: float | None = None
-        """When the browser last heard something in its WebSocket; None: it has none yet."""
+        """When data was last sent to the browser; None: before the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = cast(asyncio.Transport, transport)
@@ -117,7 +116,7 @@ class JupyterWebSocket(asyncio.Protocol):
             self._client.pause_reading()
             self._proxy_task = asyncio.get_running_loop().create_task(self._run_proxy(head))
         elif self._writer is None:
-            self._buffered += data  # not every event loop heeds it this early that we do not read
+            self._buffered += data  # not every event loop respects pause_reading this early
         else:
             self._writer.write(data)
             if self._draining is None:
@@ -147,7 +146,7 @@ class JupyterWebSocket(asyncio.Protocol):
         self._client.abort()
 
     def ping(self, silent_since: float) -> None:
-        """If it has heard nothing since then. The answer goes to Jupyter, who is glad of any."""
+        """Pings if nothing was sent since then. The pong goes to Jupyter, which ignores it."""
         if self._sent_at is not None and self._sent_at <= silent_since and self._sent_frames.is_at_boundary:
             self._send_to_browser(PING_FRAME)
 
@@ -155,32 +154,32 @@ class JupyterWebSocket(asyncio.Protocol):
         method, target, headers = _parse_head(head)
         peer = self._client.get_extra_info("peername")
         guard = self._sockets.access.guard
-        visitor = guard.identify_client(peer[0] if isinstance(peer, tuple) else None, headers)
-        place = door.find_jupyter_path(target.partition(b"?")[0].decode("latin-1"))
+        client = guard.identify_client(peer[0] if isinstance(peer, tuple) else None, headers)
+        jupyter_path = header_rules.find_jupyter_path(target.partition(b"?")[0].decode("latin-1"))
         try:
-            if place is None:
-                raise NotFound("there is no WebSocket here")
-            guest = await self._sockets.access.admit(place, method, headers, visitor, is_websocket=True)
-            self._sockets.add(self, guest.grant)
-            async with self._sockets.access.connect(guest) as way:
-                way.writer.write(_upgrade_request(method, target, headers, guest) + self._buffered)
-                self._writer, self._buffered = way.writer, b""
+            if jupyter_path is None:
+                raise NotFound("no WebSocket at this path")
+            session = await self._sockets.access.admit(jupyter_path, method, headers, client, is_websocket=True)
+            self._sockets.add(self, session.grant)
+            async with self._sockets.access.connect(session) as connection:
+                connection.writer.write(_upgrade_request(method, target, headers, session) + self._buffered)
+                self._writer, self._buffered = connection.writer, b""
                 if not self._client.is_closing():
                     self._client.resume_reading()
-                await self._forward_to_browser(way.reader, place.path)
+                await self._forward_to_browser(connection.reader, jupyter_path.path)
         except GpuDevError as error:
-            log.info("jupyter.refused", code=error.code, error=error.message, request_id=visitor.request_id)
-            guard.record_denied(visitor, error, method, "" if place is None else place.reservation_id)
-            self._client.write(_serialize_response(jupyter_error_response(error, visitor.request_id, as_page=False)))
+            log.info("jupyter.denied", code=error.code, error=error.message, request_id=client.request_id)
+            guard.record_denied(client, error, method, "" if jupyter_path is None else jupyter_path.reservation_id)
+            self._client.write(_serialize_response(jupyter_error_response(error, client.request_id, as_page=False)))
         except OSError as error:
-            log.info("jupyter.broken", error=str(error), request_id=visitor.request_id)
+            log.info("jupyter.connection_lost", error=str(error), request_id=client.request_id)
         except Exception:
-            log.exception("jupyter.unforeseen", request_id=visitor.request_id)
+            log.exception("jupyter.unexpected_error", request_id=client.request_id)
         self._client.close()
 
     async def _forward_to_browser(self, reader: SshReader, path: str) -> None:
-        told, data = await _read_upgrade_response(reader, path)
-        self._client.write(_format_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *told]))
+        headers, data = await _read_upgrade_response(reader, path)
+        self._client.write(_format_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *headers]))
         self._send_to_browser(data)
         while data := await reader.read(_CHUNK_BYTES):
             self._send_to_browser(data)
@@ -193,13 +192,13 @@ class JupyterWebSocket(asyncio.Protocol):
 
 
 def _upgrade_request(method: str, target: bytes, headers: Headers, session: AdmittedBrowser) -> bytes:
-    """The request as Jupyter is told it."""
-    kept = [*_UPGRADE, *door.request_headers(headers, session.secrets.token)]
-    return _format_head(b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), kept)
+    """The upgrade request as forwarded to Jupyter."""
+    forwarded = [*_UPGRADE, *header_rules.request_headers(headers, session.secrets.token)]
+    return _format_head(b"%s %s HTTP/1.1" % (method.encode("latin-1"), target), forwarded)
 
 
 async def _read_upgrade_response(reader: SshReader, path: str) -> tuple[Headers, bytes]:
-    """What Jupyter says to it as a browser may be told it, and what came after."""
+    """The response headers for the browser, and the data after them."""
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[(b"host", b"jupyter"), *_UPGRADE]))
     http.send(h11.EndOfMessage())
@@ -207,14 +206,14 @@ async def _read_upgrade_response(reader: SshReader, path: str) -> tuple[Headers,
         while (event := http.next_event()) is h11.NEED_DATA:
             http.receive_data(await reader.read(_CHUNK_BYTES))
     except h11.ProtocolError as error:
-        raise Unavailable(f"what Jupyter says is no HTTP: {error}") from error
+        raise Unavailable(f"Jupyter's response is not valid HTTP: {error}") from error
     if isinstance(event, h11.ConnectionClosed):
-        raise Unavailable("Jupyter hung up before it answered")
+        raise Unavailable("Jupyter closed the connection without a response")
     if not isinstance(event, h11.InformationalResponse) or event.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-        # Not agreed to; what Jupyter says instead is nothing that would reach beyond its path.
-        raise NotFound("Jupyter opens no WebSocket here")
-    told = door.response_headers([(bytes(name), bytes(value)) for name, value in event.headers], path)
-    return told, http.trailing_data[0]
+        # Jupyter's own error response is not forwarded.
+        raise NotFound("Jupyter has no WebSocket at this path")
+    returned = header_rules.response_headers([(bytes(name), bytes(value)) for name, value in event.headers], path)
+    return returned, http.trailing_data[0]
 
 
 def _format_head(first: bytes, headers: Headers) -> bytes:
@@ -222,7 +221,7 @@ def _format_head(first: bytes, headers: Headers) -> bytes:
 
 
 def _parse_head(head: bytes) -> tuple[str, bytes, Headers]:
-    """As the web server wrote it down for us: one header for each line, names in small letters."""
+    """As the web server serializes it: one header per line, names in lower case."""
     first, *lines = head.split(b"\r\n")
     method, target, _ = first.split(b" ", 2)
     headers = [(name.strip().lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
@@ -236,11 +235,11 @@ def _serialize_response(response: Response) -> bytes:
     return b"\r\n".join([*lines, b"", bytes(response.body)])
 
 
-# A connection that asks for a WebSocket, until its target is known.
+# Routes a WebSocket upgrade to ssh or Jupyter.
 
 
 class SwitchTarget(Protocol):
-    """An asyncio protocol that takes bytes also by `data_received`, as those do that are not buffered."""
+    """An asyncio protocol with `data_received`, even if it is a buffered one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -256,8 +255,7 @@ class SwitchTarget(Protocol):
 
 
 class WebSocketSwitch(asyncio.Protocol):
-    """Hands everything on from the first request line; soon the web server's transport speaks to the right one
-    itself."""
+    """Chooses the target by the request line, then makes it the transport's protocol."""
 
     def __init__(self, ssh: Callable[[], SwitchTarget], jupyter: Callable[[], SwitchTarget]) -> None:
         self._ssh = ssh
@@ -272,12 +270,12 @@ class WebSocketSwitch(asyncio.Protocol):
         if self._chosen is None:
             self._chosen = self._choose(data)
             self._chosen.connection_made(self._transport)
-            # Whoever made us sets us as the transport's protocol after this.
+            # Later: the web server sets this object as the transport's protocol after this call.
             asyncio.get_running_loop().call_soon(self._hand_over, self._chosen)
         self._chosen.data_received(data)
 
     def _choose(self, head: bytes) -> SwitchTarget:
-        """The web server gives us the whole head at once."""
+        """The web server passes the whole request head at once."""
         words = head.partition(b"\r\n")[0].split(b" ")
         path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
         return self._ssh() if find_jupyter_path(path) is None else self._jupyter()

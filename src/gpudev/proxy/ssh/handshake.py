@@ -1,4 +1,4 @@
-"""Handshake of an ssh session: what a request must look like, and how it is rejected."""
+"""Handshake of an ssh session: validates the request, builds error responses, and limits and audits sessions."""
 
 import re
 import uuid
@@ -28,59 +28,58 @@ _PATH = re.compile(r"/v1/jobs/([0-9a-fA-F-]{32,36})/ssh")
 
 
 def requested_reservation(request: Request) -> str | None:
-    """The reservation's id, if the path has one."""
+    """The reservation id in the path, if there is one."""
     found = _PATH.fullmatch(request.path.partition("?")[0])
     return found[1] if found else None
 
 
 def parse_request(request: Request) -> tuple[str, str]:
-    """The reservation's id and the token. Raises NotFound, Invalid, Forbidden and Unauthenticated."""
-    asked = requested_reservation(request)
-    if asked is None:
-        raise errors.NotFound("there is no WebSocket here")
+    """The reservation id and the token. Raises NotFound, Invalid, Forbidden or Unauthenticated."""
+    job_id = requested_reservation(request)
+    if job_id is None:
+        raise errors.NotFound("no WebSocket at this path")
     if "?" in request.path:
-        # Addresses end up in logs; a token has no place there.
-        raise errors.Invalid("this takes no query: send the token as 'Authorization: Bearer gpudevt_…'")
+        # URLs end up in logs; a token must not.
+        raise errors.Invalid("query parameters are not allowed; send the token as 'Authorization: Bearer gpudevt_…'")
     if "Origin" in request.headers:
-        # Only browsers send it, and no page has any business here, whatever it got hold of.
-        raise errors.Forbidden("this is not for web pages")
-    return asked, _bearer(request.headers)
+        # Only browsers send it, and web pages must not open sessions, even with a token.
+        raise errors.Forbidden("web pages cannot open ssh sessions")
+    return job_id, _bearer(request.headers)
 
 
 def handshake_error(error: errors.GpuDevError, request_id: str) -> Response:
-    """As the API says no: a problem (RFC 9457)."""
-    refused = to_error_response(error)
-    body = refused.problem_body(request_id)
+    """A problem document (RFC 9457), as the API returns."""
+    response = to_error_response(error)
+    body = response.problem_body(request_id)
     headers = Headers(
         {
             "Content-Type": "application/problem+json",
             "Content-Length": str(len(body)),
             "Connection": "close",
             "X-Request-ID": request_id,
-            **refused.headers,
+            **response.headers,
         }
     )
-    return Response(refused.status, HTTPStatus(refused.status).phrase, headers, body)
+    return Response(response.status, HTTPStatus(response.status).phrase, headers, body)
 
 
 def _bearer(headers: Headers) -> str:
     try:
         scheme, _, secret = headers.get("Authorization", "").partition(" ")
     except MultipleValuesError as error:
-        raise errors.Unauthenticated("send one token, not several") from error
+        raise errors.Unauthenticated("several Authorization headers; send one token") from error
     secret = secret.strip()
     if scheme.lower() != "bearer" or not 16 <= len(secret) <= 256 or not secret.isascii():
-        raise errors.Unauthenticated("this needs a token: 'Authorization: Bearer gpudevt_…'")
+        raise errors.Unauthenticated("a token is required: 'Authorization: Bearer gpudevt_…'")
     return secret
 
 
-# Guard of ssh sessions: client address, limits on wrong tokens, audit log.
-#
-# A session has two audit entries, opened and ended, with one request id; a denied one has one entry.
+# Guard of ssh sessions: client address, limit on wrong tokens, audit log. A session has two audit entries, opened and
+# ended, with the same request id; a denied one has one entry.
 
 
 REQUEST_ACTION = "GET /v1/jobs/{job_id}/ssh"
-"""As the API calls the same address."""
+"""The same action as the API's endpoint at this path."""
 OPENED_ACTION, ENDED_ACTION = "ssh session opened", "ssh session ended"
 
 
@@ -109,21 +108,21 @@ class SessionGuard:
     def identify_client(self, peer: str | None, forwarded_for: Sequence[str]) -> ProxyClient:
         return ProxyClient(self._addresses.resolve(peer, forwarded_for), uuid.uuid4().hex)
 
-    async def admit(self, client: ProxyClient, secret: str, asked: str) -> AdmittedSession:
-        """Raises TooOften for an address that many wrong tokens came from, and what the workflow raises."""
-        whose = rate_limit_key(client.address)
-        if wait := self._wrong_tokens.wait_seconds(whose):
-            raise RateLimited("too many wrong tokens came from your address; wait a little", retry_after_seconds=wait)
+    async def admit(self, client: ProxyClient, secret: str, job_id: str) -> AdmittedSession:
+        """Raises RateLimited for an address with too many wrong tokens, and whatever the workflow raises."""
+        limit_key = rate_limit_key(client.address)
+        if wait := self._wrong_tokens.wait_seconds(limit_key):
+            raise RateLimited("too many wrong tokens from your address; try again later", retry_after_seconds=wait)
         try:
-            return await self._ssh_tokens.admit_session(secret, asked)
+            return await self._ssh_tokens.admit_session(secret, job_id)
         except Unauthenticated:
-            self._wrong_tokens.spend(whose)
+            self._wrong_tokens.spend(limit_key)
             raise
 
-    def record_denied(self, client: ProxyClient, error: GpuDevError, asked: str | None) -> None:
+    def record_denied(self, client: ProxyClient, error: GpuDevError, job_id: str | None) -> None:
         status = http_status(error)
         if status in DENIED_STATUSES:
-            target = asked and sanitize_text(asked)
+            target = job_id and sanitize_text(job_id)
             self._trail.record_denied(
                 client.audit_entry(self._clock.now(), REQUEST_ACTION, error.code, target=target, status=status)
             )

@@ -1,7 +1,7 @@
-"""All ssh sessions of this process: limits, continued permission, and liveness.
+"""All ssh sessions of this process: limits, authorization checks, and pings.
 
-One question to the database covers all of them. It is asked again and again rather than once somebody says that
-something changed: a notification can be lost, and what was revoked has to end within a second.
+One query checks all sessions. It is repeated rather than triggered by notifications, which can be lost: a session must
+end within a second of the revocation.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 _CLOSE_SECONDS = 1.0
 _CHECK_SECONDS = 1.0
 SILENT_FOR = timedelta(minutes=5)
-"""When a client that answers no ping is given up: many pings later, since a laptop may sleep for a moment."""
+"""When a client that does not answer pings is disconnected. Long, because a laptop may sleep for a moment."""
 
 
 class SshSessions:
@@ -65,22 +65,22 @@ class SshSessions:
         self._check_task = asyncio.create_task(self._check_loop(), name="proxy sessions")
 
     async def close(self) -> None:
-        """Ends all of them, each with a word."""
+        """Ends all sessions, each with a close reason."""
         if self._check_task is not None:
             self._check_task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._check_task
-        for looking in list(self._checks):
-            looking.cancel()
+        for check in list(self._checks):
+            check.cancel()
         for tunnel in list(self._open):
-            tunnel.end(SessionEnd(CloseCode.GOING_AWAY, "this server is restarting: connect again"))
+            tunnel.end(SessionEnd(CloseCode.GOING_AWAY, "the server is restarting; connect again"))
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                while self._open:  # noqa: ASYNC110 - each leaves by itself
+                while self._open:  # noqa: ASYNC110 - sessions remove themselves
                     await asyncio.sleep(0.01)
 
     def make_tunnel(self, **_: object) -> Tunnel:
-        """The protocol of one client's connection; a web server calls this when one asks for a WebSocket."""
+        """The protocol of one client's connection. The web server calls this for a WebSocket upgrade."""
         return Tunnel(self)
 
     def identify_client(self, peer: str | None, request: Request) -> ProxyClient:
@@ -89,13 +89,13 @@ class SshSessions:
     async def open_session(
         self, tunnel: Tunnel, request: Request, client: ProxyClient
     ) -> tuple[AdmittedSession, asyncio.Transport]:
-        """Let in and connected, or an error that says why not."""
+        """Admits the client and connects to the dev server. Raises GpuDevError with the reason."""
         self._opening += 1
         try:
-            asked, secret = handshake.parse_request(request)
+            job_id, secret = handshake.parse_request(request)
             if len(self._open) + self._opening > self._settings.most:
-                raise Unavailable("the proxy has as many sessions as it can take; try again later")
-            admitted = await self._guard.admit(client, secret, asked)
+                raise Unavailable("the proxy has reached its maximum number of sessions; try again later")
+            admitted = await self._guard.admit(client, secret, job_id)
             self._add(tunnel, admitted)
         except GpuDevError as error:
             instruments.proxy_opened.labels("refused").inc()
@@ -124,15 +124,15 @@ class SshSessions:
             instruments.proxy_sessions.set(len(self._open))
 
     def _add(self, tunnel: Tunnel, admitted: AdmittedSession) -> None:
-        most = self._settings.most_per_user
-        if self._by_user[admitted.grant.user_id] >= most:
-            raise LimitReached(f"you have {most} sessions open through the proxy, and more are not allowed")
+        limit = self._settings.most_per_user
+        if self._by_user[admitted.grant.user_id] >= limit:
+            raise LimitReached(f"you have {limit} sessions open through the proxy, the maximum; close some")
         self._open[tunnel] = admitted
         self._by_user[admitted.grant.user_id] += 1
         instruments.proxy_sessions.set(len(self._open))
 
     async def _check_loop(self) -> None:
-        """The one loop that goes on whatever happens."""
+        """Never ends: any error is logged and the loop continues."""
         while True:
             self.watchdog.beat("sessions")
             await asyncio.sleep(self._check_every)
@@ -140,10 +140,10 @@ class SshSessions:
                 await self.end_expired()
                 self.ping_all()
             except Exception:
-                log.exception("proxy.keeper_failed")
+                log.exception("proxy.check_failed")
 
     async def end_expired(self) -> None:
-        """End those that must end now. While the database is away nothing is known, and nothing ends."""
+        """Ends the sessions that are no longer permitted. While the database is down, no session is ended."""
         grants = list({admitted.grant for admitted in self._open.values()})
         if not grants:
             return
@@ -151,7 +151,7 @@ class SshSessions:
             endings = await self._ssh_tokens.find_ended(grants)
         except Unavailable as error:
             if not self._is_database_away:
-                log.warning("proxy.blind", error=error.message)
+                log.warning("proxy.cannot_check", error=error.message)
             self._is_database_away = True
             return
         self._is_database_away = False
@@ -161,16 +161,16 @@ class SshSessions:
                 tunnel.end(ending)
 
     def end_expired_first(self, then: Callable[[], None]) -> None:
-        """A dev server that goes because its reservation has ended looks like one that hangs up: who is connected
-        would rather know which it was."""
-        looking = asyncio.get_running_loop().create_task(self._end_expired_briefly())
-        self._checks.add(looking)
+        """A dev server removed at the end of its reservation looks like a broken connection. Checks the sessions first,
+        so that the client gets the actual reason."""
+        check = asyncio.get_running_loop().create_task(self._end_expired_briefly())
+        self._checks.add(check)
 
-        def looked(done: asyncio.Task[None]) -> None:
+        def on_done(done: asyncio.Task[None]) -> None:
             self._checks.discard(done)
             then()
 
-        looking.add_done_callback(looked)
+        check.add_done_callback(on_done)
 
     async def _end_expired_briefly(self) -> None:
         with suppress(TimeoutError):
@@ -178,13 +178,13 @@ class SshSessions:
                 await self.end_expired()
 
     def ping_all(self) -> None:
-        """Keeps every connection busy enough for what is on its way, and ends those where nobody answers."""
+        """Keeps idle connections open through proxies, and ends sessions whose client no longer answers."""
         now = asyncio.get_running_loop().time()
         if now - self._pinged_at < self._settings.ping_every.total_seconds():
             return
         self._pinged_at = now
         for tunnel in list(self._open):
             if tunnel.silent_for(now) > self._silent_for:
-                tunnel.end(SessionEnd(CloseCode.SILENT, "nobody answered"))
+                tunnel.end(SessionEnd(CloseCode.SILENT, "the client did not answer"))
             else:
                 tunnel.ping()

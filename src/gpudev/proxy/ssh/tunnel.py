@@ -1,7 +1,7 @@
 """The tunnel of one session: bytes between a client's WebSocket and a dev server.
 
-Neither side is read while the other cannot take more, so a session holds no more than a few hundred kilobytes however
-slow one end is. An empty binary message is the end of one direction, as a half-closed connection is on the other side.
+Neither side is read while the other cannot accept more, so a session buffers at most a few hundred kilobytes. An empty
+binary message marks the end of one direction, like a half-closed TCP connection on the dev server's side.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from gpudev.workflows.sessions.ssh_tokens import AdmittedSession
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # no such thing was built for this platform
+except ImportError:  # not built for this platform
     from websockets.utils import apply_mask
 
 log = structlog.get_logger(__name__)
@@ -33,24 +33,24 @@ _HIGH_WATER = 256 * 1024
 _LOW_WATER = 64 * 1024
 _SMALL_BUFFER = 8 * 1024
 _LARGE_BUFFER = 256 * 1024
-"""For what is read at once."""
+"""Size of one read."""
 _LARGEST_MESSAGE = 1024
 _CLOSE_REASON_SECONDS = 0.5
-"""How long a client whose time is over has to hear why."""
+"""How long a client has to receive the close reason before its connection is closed."""
 _DRAIN_SECONDS = 30.0
-"""How long one has to take what the dev server said last; it answers our goodbye as soon as it has."""
+"""How long a client has to receive the dev server's last bytes. It answers the close frame when it has."""
 _PONG = 0x8A
-"""The first byte of an answer to a ping."""
+"""The first byte of a pong frame."""
 
 
 class Tunnel(asyncio.BufferedProtocol):
-    """The client's side; owns the other one."""
+    """The client's side of a session; owns the dev server's side."""
 
     def __init__(self, sessions: "SessionRegistry") -> None:
         self._sessions = sessions
         self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
         self._frames: websocket.FrameReader | None = websocket.FrameReader(apply_mask)
-        """None: something broke the rules, and from there on everything is the library's."""
+        """None: after a protocol error, the library handles everything."""
         self._client: asyncio.Transport
         self._server: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -80,15 +80,15 @@ class Tunnel(asyncio.BufferedProtocol):
         self._began_at = asyncio.get_running_loop().time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """What was read last is passed on from where it lies: as long as some of it waits for the dev server, the next
-        bytes go elsewhere."""
+        """The last read is forwarded without a copy, so while part of it is still to be written to the dev server, the
+        next read needs another buffer."""
         is_waiting = self._server is not None and self._server.get_write_buffer_size() > 0
         if is_waiting or len(self._buffer) != self._buffer_size:
             self._buffer = memoryview(bytearray(self._buffer_size))
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        # Many sessions say little, and each has room of its own.
+        # Most sessions transfer little; a small buffer saves memory.
         self._buffer_size = _LARGE_BUFFER if nbytes > _SMALL_BUFFER // 2 else _SMALL_BUFFER
         self.data_received(self._buffer[:nbytes])
 
@@ -111,7 +111,7 @@ class Tunnel(asyncio.BufferedProtocol):
             self._handle_control(error.rest)
 
     def _handle_control(self, raw: bytes) -> None:
-        """Whatever is not simply bytes: the request at first, later pings, goodbyes and nonsense."""
+        """Everything but data: the handshake request, pings, close frames and invalid frames."""
         self._websocket.receive_data(raw)
         for event in self._websocket.events_received():
             if isinstance(event, Request):
@@ -120,7 +120,7 @@ class Tunnel(asyncio.BufferedProtocol):
             elif isinstance(event, Frame) and event.opcode is Opcode.CLOSE:
                 self._on_client_close()
             elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
-                self.end(SessionEnd(CloseCode.UNSUPPORTED, "only binary messages mean something here"))
+                self.end(SessionEnd(CloseCode.UNSUPPORTED, "only binary messages are supported"))
         self._send_pending()
 
     def eof_received(self) -> None:
@@ -144,7 +144,7 @@ class Tunnel(asyncio.BufferedProtocol):
         self._is_lost = True
         for timer in self._timers:
             timer.cancel()
-        self._ending = self._ending or SessionEnd(CloseCode.DONE, "the client has gone")
+        self._ending = self._ending or SessionEnd(CloseCode.DONE, "the client disconnected")
         if self._opening is not None:
             self._opening.cancel()
         if self._server is not None:
@@ -157,26 +157,24 @@ class Tunnel(asyncio.BufferedProtocol):
 
     async def _open(self, request: Request) -> None:
         response = self._websocket.accept(request)
-        visitor = self._proxy_client = self._sessions.identify_client(self._peer(), request)
+        client = self._proxy_client = self._sessions.identify_client(self._peer(), request)
         if response.status_code == 101:
             try:
-                self._admitted, self._server = await self._sessions.open_session(self, request, visitor)
-                log.info("proxy.opened", request_id=visitor.request_id, **_log_fields(self._admitted))
+                self._admitted, self._server = await self._sessions.open_session(self, request, client)
+                log.info("proxy.opened", request_id=client.request_id, **_log_fields(self._admitted))
             except GpuDevError as error:
                 log.info(
-                    "proxy.refused",
-                    request_id=visitor.request_id,
-                    address=visitor.address,
+                    "proxy.denied",
+                    request_id=client.request_id,
+                    address=client.address,
                     code=error.code,
                     error=error.message,
                     cause=repr(error.__cause__),
                 )
-                response = handshake.handshake_error(error, visitor.request_id)
+                response = handshake.handshake_error(error, client.request_id)
             except Exception:
-                log.exception("proxy.unforeseen", request_id=visitor.request_id)
-                response = handshake.handshake_error(
-                    GpuDevError("something went wrong on our side"), visitor.request_id
-                )
+                log.exception("proxy.unexpected_error", request_id=client.request_id)
+                response = handshake.handshake_error(GpuDevError("internal error"), client.request_id)
         if self._is_lost:
             return
         self._websocket.send_response(response)
@@ -202,7 +200,7 @@ class Tunnel(asyncio.BufferedProtocol):
     # Bytes from the client
 
     def _on_client_close(self) -> None:
-        """The library has answered already."""
+        """The library has already answered the close frame."""
         self._ending = self._ending or SessionEnd(CloseCode.DONE, "")
         if self._server is not None:
             self._server.close() if self._client_is_done else self._server.abort()
@@ -244,7 +242,7 @@ class Tunnel(asyncio.BufferedProtocol):
     def on_server_lost(self, error: Exception | None) -> None:
         if error is not None or not self._server_is_done:
             self._sessions.end_expired_first(
-                lambda: self.end(SessionEnd(CloseCode.BROKEN, "the dev server cut the connection"))
+                lambda: self.end(SessionEnd(CloseCode.BROKEN, "the dev server closed the connection"))
             )
         else:
             self._finish()
@@ -263,12 +261,12 @@ class Tunnel(asyncio.BufferedProtocol):
         self.end(SessionEnd(CloseCode.DONE, ""))
 
     def end(self, ending: SessionEnd) -> None:
-        """Nothing goes through from here on; the client is told why, and is gone shortly after."""
+        """Stops forwarding, sends the close reason to the client, and closes its connection shortly after."""
         if self._ending is not None or self._is_lost:
             return
         self._ending = ending
         if self._server is not None:
-            # What was said in full still arrives; what is cut off is cut off now.
+            # A completed session still delivers its last bytes; any other is cut off now.
             self._server.close() if ending.code is CloseCode.DONE else self._server.abort()
         if self._websocket.state is State.OPEN:
             self._websocket.send_close(ending.code, ending.reason)
@@ -276,22 +274,22 @@ class Tunnel(asyncio.BufferedProtocol):
         if self._opening is not None and not self._opening.done():
             self._close_client()
             return
-        self.resume_client()  # the answer to our goodbye
-        patience = _DRAIN_SECONDS if ending.code in (CloseCode.DONE, CloseCode.BROKEN) else _CLOSE_REASON_SECONDS
-        self._call_later(patience, self._client.close)
-        self._call_later(2 * patience, self._client.abort)
+        self.resume_client()  # to receive the answer to our close frame
+        timeout = _DRAIN_SECONDS if ending.code in (CloseCode.DONE, CloseCode.BROKEN) else _CLOSE_REASON_SECONDS
+        self._call_later(timeout, self._client.close)
+        self._call_later(2 * timeout, self._client.abort)
 
     def _close_client(self) -> None:
-        """When what was said last has arrived; whoever does not take it keeps nothing open by that."""
+        """Closes when the last bytes are delivered; a client that does not read is aborted after a while."""
         self._client.close()
         self._call_later(_DRAIN_SECONDS, self._client.abort)
 
-    def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(seconds, act))
+    def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, callback))
 
     def _send_pending(self) -> None:
-        """Answers to pings and goodbyes are the library's own; an empty text means that it is done. Of many pings that
-        a client sends and hears no answer to, the last is answered when it listens again: nothing piles up."""
+        """Sends the library's pongs and close frames; empty data means that the connection is done. While the client
+        does not read, only the last pong is kept, so that pings cannot fill memory."""
         for data in self._websocket.data_to_send():
             if not data:
                 self._close_client()
@@ -309,8 +307,8 @@ class Tunnel(asyncio.BufferedProtocol):
             self._send_pending()
 
     def silent_for(self, now: float) -> float:
-        """To be asked now and then: what was heard in between counts from the time of asking. A client that we do not
-        listen to at the moment is not silent."""
+        """Seconds without data from the client, at the resolution of the calls. While reading is paused, the client
+        is not silent."""
         if self._has_received or not self._client.is_reading():
             self._has_received, self._received_at = False, now
         return now - self._received_at
@@ -342,14 +340,14 @@ def _log_fields(admitted: AdmittedSession) -> dict[str, str]:
 
 
 class SessionRegistry(Protocol):
-    """All sessions of this process, as one tunnel needs them."""
+    """What a tunnel needs from all sessions of this process."""
 
     def identify_client(self, peer: str | None, request: Request) -> ProxyClient: ...
 
     async def open_session(
         self, tunnel: Tunnel, request: Request, client: ProxyClient
     ) -> tuple[AdmittedSession, asyncio.Transport]:
-        """Raises GpuDevError, which says why not."""
+        """Raises GpuDevError with the reason."""
         ...
 
     def record_ended(
@@ -359,7 +357,7 @@ class SessionRegistry(Protocol):
     def remove(self, tunnel: Tunnel) -> None: ...
 
     def end_expired_first(self, then: Callable[[], None]) -> None:
-        """Sessions that must end are ended with their own reason before `then` ends this one with another."""
+        """Ends sessions that are no longer permitted, with their own reason, before calling `then`."""
         ...
 
 
@@ -372,8 +370,8 @@ class _ServerSide(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = cast(asyncio.Transport, transport)
         server.set_write_buffer_limits(_HIGH_WATER, _LOW_WATER)
-        # Until the client has been told that it is in. Not every event loop heeds it this early, so what comes all the
-        # same (a greeting) is kept.
+        # Until the client has the handshake response. Not every event loop respects this so early, so data that arrives
+        # anyway (the SSH banner) is buffered.
         server.pause_reading()
 
     def data_received(self, data: bytes) -> None:

@@ -33,7 +33,7 @@ _LONGEST_RETRY_PAUSE = 2.0
 _LARGEST_PAGE = 200
 _RETRYABLE_STATUSES = (502, 503, 504)
 _ERRORS_BY_STATUS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
-_UNKNOWN_ENDPOINT_TEXTS = ("here; see /docs for what there is", "here; see /docs for what is", "is not known here")
+_UNKNOWN_ENDPOINT_TEXTS = ("; see /docs", "is not known here")
 """How servers of every version end what they say of a path, a method or a field that they do not have."""
 _NEXT_STEPS = {
     "unauthenticated": "Run `gpu-dev login`",
