@@ -1,4 +1,4 @@
-"""Requests of `up` to the API it started. On this machine, so never through a proxy."""
+"""Requests of `up` to the API it started. Never through an HTTP proxy, because the API is on this machine."""
 
 import json
 import urllib.error
@@ -14,11 +14,11 @@ from gpudev.wire.cluster import ClusterStatus
 class ProbeResponse:
     status: int
     body: Any
-    """Decoded JSON; None where it was none."""
+    """Decoded JSON; None if the response was not JSON."""
 
 
 def probe(url: str, *, api_key: str | None = None, timeout: float = 5.0) -> ProbeResponse | None:
-    """None: nobody answers."""
+    """None: no response."""
     headers = {"Accept": "application/json"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
@@ -34,34 +34,34 @@ def probe(url: str, *, api_key: str | None = None, timeout: float = 5.0) -> Prob
 
 
 def is_live(api_url: str) -> bool:
-    answer = probe(f"{api_url}/health/live", timeout=2.0)
-    return answer is not None and answer.status == 200
+    response = probe(f"{api_url}/health/live", timeout=2.0)
+    return response is not None and response.status == 200
 
 
 def why_not_ready(api_url: str) -> str | None:
-    """None: the database answers, and somebody starts what is asked for."""
-    answer = probe(f"{api_url}/health/ready")
-    if answer is None:
-        return f"{api_url} does not answer"
-    health = answer.body if isinstance(answer.body, dict) else {}
-    if answer.status == 200 and health.get("status") == "ok":
+    """None: the database answers and a processor is alive."""
+    response = probe(f"{api_url}/health/ready")
+    if response is None:
+        return f"{api_url} does not response"
+    health = response.body if isinstance(response.body, dict) else {}
+    if response.status == 200 and health.get("status") == "ok":
         return None
     checks = health.get("checks")
     if isinstance(checks, dict) and checks:
         return ", ".join(f"{name}: {state}" for name, state in checks.items())
-    return f"{api_url}/health/ready answers {answer.status}"
+    return f"{api_url}/health/ready answers {response.status}"
 
 
 def is_key_accepted(api_url: str, api_key: str) -> bool:
-    answer = probe(f"{api_url}/v1/cluster/status", api_key=api_key)
-    return answer is not None and answer.status == 200
+    response = probe(f"{api_url}/v1/cluster/status", api_key=api_key)
+    return response is not None and response.status == 200
 
 
 def find_cluster_status(api_url: str, api_key: str) -> ClusterStatus | None:
-    answer = probe(f"{api_url}/v1/cluster/status", api_key=api_key)
-    if answer is None or answer.status != 200:
+    response = probe(f"{api_url}/v1/cluster/status", api_key=api_key)
+    if response is None or response.status != 200:
         return None
-    return codec.decode_model(ClusterStatus, answer.body)
+    return codec.decode_model(ClusterStatus, response.body)
 
 
 def _decode(text: bytes) -> Any:

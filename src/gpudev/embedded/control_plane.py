@@ -1,4 +1,4 @@
-"""The control plane's processes: find, start, follow and stop them, for `up`, `down` and systemd."""
+"""Finds, starts, follows and stops the control plane, for `up`, `down` and systemd."""
 
 import errno
 import fcntl
@@ -27,14 +27,14 @@ from gpudev.embedded.supervised_processes import StartupStep
 from gpudev.settings import Settings
 
 _SUPERVISOR_SIGNALS: supervised_processes.SignalSteps = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
-"""Longer than all its parts are given together."""
+"""Longer than the time-outs of all its processes together."""
 _PART_SIGNALS: supervised_processes.SignalSteps = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
 
 
 def find_supervisor(layout: Layout) -> ProcessIdentity | None:
-    """By its pid file; should that be lost while the lock says that there is one, by what it was started with."""
-    if (named := supervised_processes.find_process(layout.pid_file("supervisor"))) is not None:
-        return named
+    """By its pid file, or, if that is lost while the lock is held, by its command line."""
+    if (found := supervised_processes.find_process(layout.pid_file("supervisor"))) is not None:
+        return found
     if not layout.supervisor_lock.exists() or not _is_locked(layout.supervisor_lock):
         return None
     candidates = find_processes_by_variable("GPU_DEV_HOME", str(layout.home))
@@ -42,15 +42,15 @@ def find_supervisor(layout: Layout) -> ProcessIdentity | None:
 
 
 def stop_control_plane(layout: Layout) -> list[str]:
-    """Stops the whole control plane, strays of a killed supervisor included. Returns the names of what had run."""
+    """Stops the whole control plane, including orphans of a killed supervisor. Returns the names of what ran."""
     stopped = []
     if (supervisor := find_supervisor(layout)) is not None:
         stopped.append("supervisor")
         _end_or_raise("supervisor", supervisor, _SUPERVISOR_SIGNALS)
     for part in reversed(system.PART_NAMES):
-        if (stray := supervised_processes.find_process(layout.pid_file(part))) is not None and part != system.POSTGRES:
+        if (orphan := supervised_processes.find_process(layout.pid_file(part))) is not None and part != system.POSTGRES:
             stopped.append(part)
-            _end_or_raise(part, stray, _PART_SIGNALS)
+            _end_or_raise(part, orphan, _PART_SIGNALS)
         layout.pid_file(part).unlink(missing_ok=True)
     postgres = system.open_postgres(layout)
     if postgres.find_running() is not None:
@@ -63,7 +63,7 @@ def stop_control_plane(layout: Layout) -> list[str]:
 
 @contextmanager
 def hold_command_lock(layout: Layout) -> Iterator[None]:
-    """One `up` or `down` at a time; the next one waits and then sees what the first has done."""
+    """Serializes `up` and `down`."""
     with layout.command_lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         _discard_copied_pid_files(layout)
@@ -71,19 +71,19 @@ def hold_command_lock(layout: Layout) -> Iterator[None]:
 
 
 def _discard_copied_pid_files(layout: Layout) -> None:
-    """In the copy of a running system's folder, pid files name the processes of the other one, which lives on."""
+    """Pid files in the copy of a running system's folder name the processes of the original system."""
     found = layout.run.stat()
-    here = f"{found.st_dev}:{found.st_ino}\n"
+    identity = f"{found.st_dev}:{found.st_ino}\n"
     try:
         written = layout.folder_identity.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
-        written = None  # new, or of a version that left no such word
-    if written == here:
+        written = None  # a new folder
+    if written == identity:
         return
     if written is not None and not _is_locked(layout.supervisor_lock):
         for file in (*layout.run.glob("*.pid"), layout.system_file):
             file.unlink(missing_ok=True)
-    layout.folder_identity.write_text(here, encoding="ascii")
+    layout.folder_identity.write_text(identity, encoding="ascii")
 
 
 def _is_supervisor(pid: int) -> bool:
@@ -104,10 +104,10 @@ def _is_locked(path: Path) -> bool:
 
 def _end_or_raise(name: str, process: ProcessIdentity, steps: supervised_processes.SignalSteps) -> None:
     if not supervised_processes.end_process(process, steps):
-        raise Unavailable(f"the {name} (process {process.pid}) does not end")
+        raise Unavailable(f"the {name} (process {process.pid}) does not terminate")
 
 
-# Starts the supervisor in the background on a free port, and follows its steps.
+# Starting the supervisor in the background.
 
 
 _TITLES = {
@@ -120,18 +120,18 @@ _PORTS_TRIED = 100
 
 
 def choose_free_port(settings: Settings, output: ProgressOutput, *, insist: bool) -> Settings:
-    """`insist`: the person asked for this very port."""
+    """`insist`: the port was given explicitly."""
     wanted = settings.api_port
     if _is_port_free(settings.api_host, wanted):
         return settings
     if insist:
-        reason = f"port {wanted} is taken by another program"
-        raise StepFailed("Port", reason, advice="Choose another --port, or leave it out.")
+        reason = f"port {wanted} is in use by another program"
+        raise StepFailed("Port", reason, advice="Choose another --port, or omit it.")
     for port in range(wanted + 1, min(wanted + _PORTS_TRIED, 65_536)):
         if _is_port_free(settings.api_host, port):
-            output.write_line(f"  Port {wanted} is taken by another program: using {port}.")
+            output.write_line(f"  Port {wanted} is in use by another program; using {port}.")
             return replace(settings, api_port=port)
-    raise StepFailed("Port", f"no port from {wanted} on is free", advice="Choose one with --port.")
+    raise StepFailed("Port", f"no free port found from {wanted} on", advice="Choose one with --port.")
 
 
 def _is_port_free(host: str, port: int) -> bool:
@@ -143,7 +143,7 @@ def _is_port_free(host: str, port: int) -> bool:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return False
-        reason = f"nothing can listen on {host}, port {port} ({error.strerror})"
+        reason = f"cannot listen on {host}, port {port} ({error.strerror})"
         raise StepFailed("Port", reason, advice="Choose another --port, or another GPU_DEV_API_HOST.") from error
     return True
 
@@ -159,7 +159,7 @@ def start_supervisor(layout: Layout, settings: Settings, output: ProgressOutput,
                 stdout=log,
                 stderr=log,
                 pass_fds=[writable],
-                start_new_session=True,  # no terminal: closing it ends nothing
+                start_new_session=True,  # survives the closing of the terminal
                 cwd="/",
             )
     finally:
@@ -168,18 +168,18 @@ def start_supervisor(layout: Layout, settings: Settings, output: ProgressOutput,
         with os.fdopen(readable, "rb", buffering=0) as reports:
             _follow_steps(reports.fileno(), layout, output, timeout)
         if (supervisor := find_supervisor(layout)) is None:
-            raise _part_failed("Supervisor", "it ended at once", layout, "supervisor")
+            raise _part_failed("Supervisor", "it exited immediately", layout, "supervisor")
     except BaseException:
-        # It may not have left word of itself yet: only we know of it.
+        # It may not have written its pid file yet.
         process.terminate()
         process.wait()
         raise
-    process.returncode = 0  # not ours to wait for: it outlives this command
+    process.returncode = 0  # it outlives this command: avoids a warning about an unreaped child
     return supervisor
 
 
 def _follow_steps(reports: int, layout: Layout, output: ProgressOutput, timeout: float) -> None:
-    """Shows the supervisor's steps until it has taken the last one."""
+    """Prints the supervisor's steps until the last one."""
     deadline = time.monotonic() + timeout
     for step in _read_steps(reports, deadline):
         title = _TITLES.get(step.name, step.name)
@@ -196,11 +196,11 @@ def _follow_steps(reports: int, layout: Layout, output: ProgressOutput, timeout:
     if time.monotonic() >= deadline:
         reason = f"not everything started within {timeout:g} s"
         raise StepFailed("Start", reason, advice=f"See {layout.logs}, or give it longer with --timeout.")
-    raise _part_failed("Supervisor", "it ended before everything was started", layout, "supervisor")
+    raise _part_failed("Supervisor", "it exited before everything was started", layout, "supervisor")
 
 
 def _read_steps(reports: int, deadline: float) -> Iterator[StartupStep]:
-    """Ends when the supervisor has gone or the time is up."""
+    """Ends when the supervisor exits or the deadline passes."""
     pending = b""
     while (left := deadline - time.monotonic()) > 0:
         if not select.select([reports], [], [], left)[0]:
@@ -213,11 +213,11 @@ def _read_steps(reports: int, deadline: float) -> Iterator[StartupStep]:
 
 
 def _part_failed(title: str, reason: str, layout: Layout, part: str) -> StepFailed:
-    advice = f"Put right what it says above and run `gpu-dev up` again. All logs are in {layout.logs}."
+    advice = f"Fix the error above and run `gpu-dev up` again. All logs are in {layout.logs}."
     return StepFailed(title, reason, advice=advice, log=layout.log_file(part))
 
 
-# Stays with a running system, so that a service manager has one process to watch.
+# `up --foreground`: one process for a service manager to watch.
 
 
 _POLL_SECONDS = 0.2
@@ -228,9 +228,9 @@ class _StopRequested(Exception):
 
 
 def follow_supervisor(layout: Layout, supervisor: ProcessIdentity) -> int:
-    """Until the system ends (0 when it was stopped, 1 when it died) or a signal asks us to stop it (0).
+    """Runs until the system ends (0 if it was stopped, 1 if it crashed) or a signal stops it (0).
 
-    Dev servers are left alone: they survive a restart of the control plane.
+    Dev servers are not stopped: they survive a restart of the control plane.
     """
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -240,7 +240,7 @@ def follow_supervisor(layout: Layout, supervisor: ProcessIdentity) -> int:
     except _StopRequested:
         stop_control_plane(layout)
         return 0
-    # A supervisor that ended in order has taken its pid file with it.
+    # A supervisor that stops cleanly removes its pid file.
     return 1 if layout.pid_file("supervisor").exists() else 0
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from gpudev import settings as settings_module
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.domain.errors import Unavailable
-from gpudev.embedded import system
-from gpudev.embedded import systemd_unit as at_boot
+from gpudev.embedded import system, systemd_unit
 from gpudev.embedded.control_plane import hold_command_lock, stop_control_plane
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
@@ -19,33 +18,33 @@ from gpudev.settings import Settings
 @dataclass(frozen=True, slots=True)
 class DownOptions:
     keep_servers: bool = False
-    """Leave the dev servers running: whoever is connected stays connected."""
+    """Leave the dev servers running; their connections stay open."""
     at_boot: bool = False
-    """Also remove what starts the system at boot."""
+    """Also remove the systemd unit."""
     json: bool = False
     timeout: float = 60.0
 
 
 def take_down(options: DownOptions) -> int:
-    teller = ProgressOutput(as_json=options.json)
+    output = ProgressOutput(as_json=options.json)
     settings = settings_module.load_settings()
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
     try:
         if layout.run.exists():
             with hold_command_lock(layout):
-                _stop_system(layout, settings, options, teller)
+                _stop_system(layout, settings, options, output)
         else:
-            _report_nothing_running(layout, teller)
+            _report_nothing_running(layout, output)
         if options.at_boot:
-            for sentence in at_boot.remove_unit():
-                teller.write_line(sentence)
+            for message in systemd_unit.remove_unit():
+                output.write_line(message)
     except StepFailed as failure:
-        teller.write_failure(failure)
+        output.write_failure(failure)
         return 1
     except OSError as error:
-        advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
-        teller.write_failure(StepFailed(f"Using {layout.home}", str(error), advice=advice))
+        advice = "Make sure that you own this folder, or set GPU_DEV_HOME to another one."
+        output.write_failure(StepFailed(f"Using {layout.home}", str(error), advice=advice))
         return 1
     return 0
 
@@ -65,8 +64,8 @@ def _stop_system(layout: Layout, settings: Settings, options: DownOptions, outpu
         return
     output.write_result({"ok": True, "stopped": stopped, "servers_stopped": servers, "home": str(layout.home)})
     output.write_line()
-    output.write_line(f"gpu-dev is down. Everything stored is kept in {layout.home}.")
-    output.write_line("Reservations with time left come back with the next `gpu-dev up`.")
+    output.write_line(f"gpu-dev is down. All data is kept in {layout.home}.")
+    output.write_line("Reservations with time left start again with the next `gpu-dev up`.")
 
 
 def _report_nothing_running(layout: Layout, output: ProgressOutput) -> None:
@@ -75,7 +74,7 @@ def _report_nothing_running(layout: Layout, output: ProgressOutput) -> None:
 
 
 def _stop_servers(settings: Settings, timeout: float) -> int:
-    """Ends every dev server's processes; how, the local cluster knows."""
+    """Ends every dev server's processes, through the local cluster."""
     state = StateFolder(settings.state_dir)
     if not state.servers.exists() or not state.list_servers():
         return 0
@@ -90,7 +89,7 @@ def _stop_servers(settings: Settings, timeout: float) -> int:
             timeout=timeout,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"they did not end within {timeout:g} s") from error
+        raise Unavailable(f"dev servers did not end within {timeout:g} s") from error
     if done.returncode != 0:
         raise Unavailable((done.stderr or done.stdout).strip()[-500:] or f"exit code {done.returncode}")
     return int(json.loads(done.stdout)["stopped"])

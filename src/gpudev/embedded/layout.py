@@ -28,27 +28,27 @@ class Layout:
 
     @property
     def system_file(self) -> Path:
-        """What runs here, for whoever wants to find it; `up` writes it when everything answered."""
+        """Describes the running system for clients; `up` writes it when everything is ready."""
         return self.run / "system.json"
 
     @property
     def last_nodes_file(self) -> Path:
-        """Which nodes file the last `up` was given: reservations belong to its nodes, so the next `up` uses it too."""
+        """The nodes file of the last `up`: reservations belong to its nodes, so the next `up` uses it too."""
         return self.home / "nodes.json"
 
     @property
     def supervisor_lock(self) -> Path:
-        """Held as long as a supervisor lives: never two."""
+        """Held by the supervisor, so that there is only one."""
         return self.run / "supervisor.lock"
 
     @property
     def command_lock(self) -> Path:
-        """Held while an `up` or a `down` is at work: they take turns."""
+        """Held by a running `up` or `down`."""
         return self.run / "command.lock"
 
     @property
     def folder_identity(self) -> Path:
-        """Which folder `run` was when this was written: a copy of it carries the word of another."""
+        """Device and inode of `run` when it was written: they differ in a copy of the folder."""
         return self.run / "place"
 
     def pid_file(self, name: str) -> Path:
@@ -58,20 +58,20 @@ class Layout:
         return self.logs / f"{name}.log"
 
     def make_folders(self) -> None:
-        """Root's home of the system may be crossed by the users it runs parts as; nobody else may enter anything."""
+        """Under root, the users of dev servers and of PostgreSQL may traverse the home folder, but nothing else."""
         self.home.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         for folder in (self.run, self.logs):
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def newest_migration() -> str:
-    """By which one version's state is told from another's, without loading what migrates."""
+    """Identifies the version of the state, without importing the migrator."""
     folder = files("gpudev.adapters.postgres").joinpath("migrations")
     return max(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
 
 
 def write_json(path: Path, value: dict[str, Any], *, mode: int = 0o600) -> None:
-    """A reader sees the old file or the new one, never half of it."""
+    """Atomic: a reader gets the old file or the new one."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     fresh = Path(name)
     try:
@@ -88,7 +88,7 @@ def write_json(path: Path, value: dict[str, Any], *, mode: int = 0o600) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None: there is no such file, or it is not ours to read as an object."""
+    """None: no such file, or not a JSON object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):

@@ -1,6 +1,6 @@
 """`up --listen`: serving other machines, decided before anything starts.
 
-Nothing but TLS ever listens on an address that others can reach; whoever asks for that otherwise is told how.
+Only the TLS listener may use an address that other machines can reach.
 """
 
 import os
@@ -23,10 +23,10 @@ _SSH_HOST = "GPU_DEV_SSH_HOST"
 def apply_listen_options(
     settings: Settings, listen: str | None, cert: Path | None, key: Path | None, env: Mapping[str, str]
 ) -> Settings:
-    """Settings that say where others come in and what certificate they see. Raises StepFailed."""
+    """The settings with the TLS listener's address and certificate. Raises StepFailed."""
     if not is_loopback_host(settings.api_host):
-        reason = f"GPU_DEV_API_HOST is {settings.api_host}, and what listens there speaks without TLS"
-        raise StepFailed(_STEP, reason, advice="Leave it out; `--listen ADDRESS` lets others in, with TLS.")
+        reason = f"GPU_DEV_API_HOST is {settings.api_host}, but this listener has no TLS"
+        raise StepFailed(_STEP, reason, advice="Unset it; `--listen ADDRESS` serves other machines with TLS.")
     settings = replace(
         settings,
         listen=listen if listen is not None else settings.listen,
@@ -35,22 +35,24 @@ def apply_listen_options(
     )
     if not settings.listen:
         if settings.tls_cert is not None or settings.tls_key is not None:
-            raise StepFailed(_STEP, "there is a certificate, and nowhere to show it", advice="Add --listen ADDRESS.")
+            raise StepFailed(_STEP, "a certificate is given, but no listener", advice="Add --listen ADDRESS.")
         return settings
     try:
         address = parse_listen_address(settings.listen)
     except Invalid as error:
-        raise StepFailed(_STEP, error.message, advice="Say `--listen 192.0.2.7`, with your own address.") from error
-    # Dev servers are no use to somebody who cannot reach them.
+        raise StepFailed(
+            _STEP, error.message, advice="For example `--listen 192.0.2.7`, with an address of this machine."
+        ) from error
+    # Remote users must be able to reach the dev servers too.
     ssh_host = settings.ssh_host if env.get(_SSH_HOST) else address.host
     return replace(settings, listen=str(address), ssh_host=ssh_host)
 
 
 def check_listening(settings: Settings) -> None:
-    """That it will work, before anything is started. Raises StepFailed."""
+    """Checks address and certificate before anything is started. Raises StepFailed."""
     if not settings.listen:
         return
-    from gpudev.adapters.tls import ensure_certificate  # those who let nobody in pay for no cryptography
+    from gpudev.adapters.tls import ensure_certificate  # slow to import, and not needed without a listener
 
     address = parse_listen_address(settings.listen)
     _check_address(address)
@@ -62,7 +64,7 @@ def check_listening(settings: Settings) -> None:
 
 
 def describe_listening(settings: Settings) -> dict[str, str | None]:
-    """For whoever wants to find the way in later: see `find_listening`."""
+    """The listener's part of the system file, which `with_running_listener` reads."""
     if not settings.listen:
         return {"listen_url": None, "tls_cert": None, "tls_key": None, "fingerprint": None}
     from gpudev.adapters.tls import ensure_certificate
@@ -78,16 +80,16 @@ def describe_listening(settings: Settings) -> dict[str, str | None]:
 
 
 def listen_environment(settings: Settings) -> dict[str, str]:
-    told = {_SSH_HOST: settings.ssh_host}
+    variables = {_SSH_HOST: settings.ssh_host}
     if settings.listen:
-        told["GPU_DEV_LISTEN"] = settings.listen
+        variables["GPU_DEV_LISTEN"] = settings.listen
     if settings.tls_cert is not None and settings.tls_key is not None:
-        told |= {"GPU_DEV_TLS_CERT": str(settings.tls_cert), "GPU_DEV_TLS_KEY": str(settings.tls_key)}
-    return told
+        variables |= {"GPU_DEV_TLS_CERT": str(settings.tls_cert), "GPU_DEV_TLS_KEY": str(settings.tls_key)}
+    return variables
 
 
 def with_running_listener(settings: Settings, layout: Layout) -> Settings:
-    """Where the running system listens and what it shows there, whatever this call would choose."""
+    """The running system's listener and certificate instead of those of this call."""
     match read_json(layout.system_file):
         case {"listen_url": str(url), "tls_cert": str(cert), "tls_key": str(key)}:
             return replace(settings, listen=url.removeprefix("https://"), tls_cert=Path(cert), tls_key=Path(key))
@@ -96,26 +98,25 @@ def with_running_listener(settings: Settings, layout: Layout) -> Settings:
 
 
 def listen_warnings() -> list[str]:
-    """What somebody should know who lets others in."""
     if os.geteuid() == 0:
         return []
     return [
-        "Note: started by an ordinary user, all dev servers run as that user: whoever you invite could get at what is "
-        "yours. Start it as root to keep people apart."
+        "Note: all dev servers run as the ordinary user who started gpu-dev, so invited users could access your files. "
+        "Start it as root to isolate users."
     ]
 
 
 def _check_address(address: ListenAddress) -> None:
-    advice = "Name an address of this machine (`ip address` shows them), and a free port."
+    advice = "Use an address of this machine (see `ip address`) and a free port."
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+            probe.bind(sockaddr)
     except OSError as error:
-        raise StepFailed(_STEP, f"nothing can listen on {address} ({error.strerror})", advice=advice) from error
+        raise StepFailed(_STEP, f"cannot listen on {address} ({error.strerror})", advice=advice) from error
 
 
 def _absolute(path: Path | None) -> Path | None:
-    """Parts run elsewhere than where the command was typed."""
+    """The services run in another working directory."""
     return None if path is None else path.expanduser().absolute()

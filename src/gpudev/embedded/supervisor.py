@@ -1,7 +1,7 @@
-"""The supervisor: starts the system's parts in order, restarts them, stops them in reverse order.
+"""The supervisor: starts the system's processes in order, restarts them, stops them in reverse order.
 
-Decides when a part is started, started again and ended. What the parts are is `system`'s business, and what is told to
-people is `up`'s: it hears of every step through `tell`. One thread, one loop, woken by signals.
+`system` defines the processes; `up` gets every step through `report` and prints it. One thread, one loop, woken by
+signals.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from gpudev.embedded.supervised_processes import (
     StartupStep,
     SupervisedService,
     SupervisedTask,
-    end_stray,
+    end_orphan,
     rotate_log,
 )
 
@@ -37,7 +37,7 @@ _READINESS_POLL_SECONDS = 0.02
 
 
 class _Interrupted(Exception):
-    """Told to end while still starting."""
+    """Stop requested during the start."""
 
 
 class Supervisor:
@@ -54,7 +54,7 @@ class Supervisor:
         self._logs_checked_at = time.monotonic()
 
     def run(self) -> int:
-        """Returns when told to end (0), or when a part could not be started (1). Nothing it started stays."""
+        """Returns when stopped (0), or when a process could not be started (1). All its processes have then ended."""
         self._layout.make_folders()
         with _hold_lock(self._layout.supervisor_lock) as self._lock_stat, self._signals():
             own_pid_file = self._layout.pid_file("supervisor")
@@ -69,17 +69,17 @@ class Supervisor:
                 log.info("supervisor.ended")
 
     def _run_parts(self) -> int:
-        for stage in self._parts:
+        for part in self._parts:
             started_at = time.monotonic()
-            self._report(StartupStep(stage.name, "started"))
+            self._report(StartupStep(part.name, "started"))
             try:
-                self._start_part(stage)
+                self._start_part(part)
             except _Interrupted:
                 return 0
             except (GpuDevError, OSError) as error:
-                return self._fail_start(stage.name, str(error), time.monotonic() - started_at)
-            self._report(StartupStep(stage.name, "ok", time.monotonic() - started_at))
-        for child in self._children:  # one that nobody waited for may have ended meanwhile
+                return self._fail_start(part.name, str(error), time.monotonic() - started_at)
+            self._report(StartupStep(part.name, "ok", time.monotonic() - started_at))
+        for child in self._children:  # one without a readiness check may have ended since
             if (code := child.returncode()) is not None:
                 return self._fail_start(child.spec.name, f"it {_describe_exit(code)}")
         self._report(StartupStep("supervisor", "ok"))
@@ -91,18 +91,18 @@ class Supervisor:
         self._report(StartupStep(part, "failed", seconds, reason))
         return 1
 
-    def _start_part(self, stage: SupervisedService | SupervisedTask) -> None:
-        if (stray := end_stray(stage.spec)) is not None:
-            log.warning("supervisor.stray_ended", part=stage.name, pid=stray.pid)
-        match stage:
+    def _start_part(self, part: SupervisedService | SupervisedTask) -> None:
+        if (orphan := end_orphan(part.spec)) is not None:
+            log.warning("supervisor.orphan_ended", part=part.name, pid=orphan.pid)
+        match part:
             case SupervisedService():
-                child = Child(stage.spec)
+                child = Child(part.spec)
                 self._children.append(child)
                 child.start()
-                log.info("supervisor.started", part=stage.name, pid=child.pid)
-                self._await_ready(stage, child)
+                log.info("supervisor.started", part=part.name, pid=child.pid)
+                self._await_ready(part, child)
             case SupervisedTask():
-                self._run_task(stage)
+                self._run_task(part)
 
     def _await_ready(self, service: SupervisedService, child: Child) -> None:
         deadline = time.monotonic() + service.ready_within
@@ -110,7 +110,7 @@ class Supervisor:
             if (code := child.returncode()) is not None:
                 raise Unavailable(f"it {_describe_exit(code)}")
             if time.monotonic() > deadline:
-                raise Unavailable(f"it did not answer within {service.ready_within:g} s")
+                raise Unavailable(f"it was not ready within {service.ready_within:g} s")
             self._pause(_READINESS_POLL_SECONDS)
 
     def _run_task(self, task: SupervisedTask) -> None:
@@ -137,14 +137,14 @@ class Supervisor:
     def _restart_if_due(self, child: Child) -> None:
         if (code := child.returncode()) is not None:
             delay = child.schedule_restart()
-            log.warning("supervisor.part_ended", part=child.spec.name, how=_describe_exit(code), again_in=delay)
+            log.warning("supervisor.part_ended", part=child.spec.name, reason=_describe_exit(code), restart_in=delay)
         if child.restart_at is not None and child.restart_at <= time.monotonic():
             try:
                 child.start()
                 log.info("supervisor.restarted", part=child.spec.name, starts=child.starts)
             except (GpuDevError, OSError, subprocess.SubprocessError) as error:
                 delay = child.schedule_restart()
-                log.error("supervisor.start_failed", part=child.spec.name, reason=str(error), again_in=delay)
+                log.error("supervisor.start_failed", part=child.spec.name, reason=str(error), restart_in=delay)
 
     def _until_next_due(self) -> float:
         now = time.monotonic()
@@ -161,8 +161,7 @@ class Supervisor:
             rotate_log(file)
 
     def _owns_folder(self) -> bool:
-        """False: somebody has removed the folder. Nobody can find this system any more, or end it, and whatever is
-        at that path by now is another's."""
+        """False: the folder was removed or replaced, so no command can find this system any more."""
         try:
             return self._lock_stat is not None and os.path.samestat(
                 self._lock_stat, self._layout.supervisor_lock.stat()
@@ -175,19 +174,19 @@ class Supervisor:
             if child.end():
                 log.info("supervisor.stopped", part=child.spec.name)
             else:
-                log.error("supervisor.does_not_end", part=child.spec.name)
+                log.error("supervisor.stop_failed", part=child.spec.name)
 
     # Signals
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        self._wake_up, noisy = os.pipe()
+        self._wake_up, write_end = os.pipe()
         os.set_blocking(self._wake_up, False)
-        os.set_blocking(noisy, False)
-        signal.set_wakeup_fd(noisy, warn_on_full_buffer=False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._request_stop)
-        # A handler and not SIG_IGN, which the children would inherit. A closed terminal is no reason to end.
+        # A handler, not SIG_IGN, which the children would inherit. A closed terminal must not end the system.
         for number in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, _ignore_signal)
         try:
@@ -195,7 +194,7 @@ class Supervisor:
         finally:
             signal.set_wakeup_fd(-1)
             os.close(self._wake_up)
-            os.close(noisy)
+            os.close(write_end)
 
     def _request_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._is_stopping = True
@@ -206,7 +205,7 @@ class Supervisor:
             raise _Interrupted
 
     def _sleep(self, seconds: float) -> None:
-        """Until something happens, at most that long."""
+        """Until a signal, at most that long."""
         if not self._is_stopping and select.select([self._wake_up], [], [], seconds)[0]:
             os.read(self._wake_up, 4096)
 
@@ -225,5 +224,5 @@ def _hold_lock(path: Path) -> Iterator[os.stat_result]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Conflict("Another supervisor already looks after this system.") from error
+            raise Conflict("another supervisor already runs for this system") from error
         yield os.fstat(file.fileno())

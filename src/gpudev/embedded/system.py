@@ -1,6 +1,6 @@
-"""The embedded system's parts: PostgreSQL, migrations, processor, API, and their environment.
+"""The embedded system's processes: PostgreSQL, migrations, processor, API, and their environment.
 
-Run as a program it becomes the supervisor of these parts and reports its steps on the given descriptor.
+As a program it is the supervisor of these processes, and reports its steps on the given file descriptor.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 SUPERVISOR_MODULE = "gpudev.embedded.system"
-"""This one, by the name it is run under."""
+"""This module's name."""
 PART_NAMES = (POSTGRES, MIGRATIONS, PROCESSOR, API)
-"""In the order they are started."""
+"""In the order of their start."""
 
 
 def server_command(*arguments: str) -> list[str]:
@@ -39,9 +39,9 @@ def open_postgres(layout: Layout) -> EmbeddedPostgres:
 
 
 def part_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What every part is told: the embedded database, whatever else the caller's environment points to."""
+    """The environment of every process: always the embedded database, whatever the caller's environment names."""
     database = open_postgres(Layout(settings.state_dir)).database_settings()
-    told = {
+    environment = {
         **inherited,
         "POSTGRES_HOST": database.host,
         "POSTGRES_PORT": str(database.port),
@@ -53,29 +53,29 @@ def part_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[s
         "PYTHONUNBUFFERED": "1",
         **listen_environment(settings),
     }
-    told.pop("POSTGRES_PASSWORD", None)
+    environment.pop("POSTGRES_PASSWORD", None)
     if settings.nodes_file is not None:
-        told["GPU_DEV_NODES_FILE"] = str(settings.nodes_file)
-    return told
+        environment["GPU_DEV_NODES_FILE"] = str(settings.nodes_file)
+    return environment
 
 
 def startup_parts(settings: Settings, inherited: Mapping[str, str]) -> list[SupervisedService | SupervisedTask]:
     layout = Layout(settings.state_dir)
     postgres = open_postgres(layout)
-    told = part_environment(settings, inherited)
+    common = part_environment(settings, inherited)
 
     def part(name: str, *arguments: str, role: str | None = None, own: Mapping[str, str] = NO_ENVIRONMENT) -> ChildSpec:
         return ChildSpec(
             name=name,
             command=lambda: server_command(*arguments),
-            environment={**told, "POSTGRES_USER": role, **own} if role else told,
+            environment={**common, "POSTGRES_USER": role, **own} if role else common,
             pid_file=layout.pid_file(name),
             log_file=layout.log_file(name),
         )
 
     def prepare_postgres() -> None:
         if postgres.find_running() is not None:
-            postgres.stop()  # not our child: we would not notice when it ends
+            postgres.stop()  # not our child: its exit would go unnoticed
         postgres.prepare()
 
     database = ChildSpec(
@@ -90,17 +90,17 @@ def startup_parts(settings: Settings, inherited: Mapping[str, str]) -> list[Supe
     )
     return [
         SupervisedService(database, postgres.is_ready, ready_within=60.0),
-        # On one machine nothing runs side by side with another version; one that came later may have left what this
-        # one does not understand, disks among it.
+        # On one machine only one version runs at a time. A newer version may have left data, disks included, that this
+        # one does not understand.
         SupervisedTask(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),
-        # Not waited for here, so that it starts side by side with the API; `up` asks the API whether it is alive.
+        # Starts concurrently with the API; `up` checks through the API that it is alive.
         SupervisedService(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
         SupervisedService(part(API, "api", role=API_ROLE), lambda: api_probe.is_live(api_url(settings))),
     ]
 
 
 def _next_metrics_address(settings: Settings) -> dict[str, str]:
-    """The processor tells its metrics one port further than the API: on one machine both cannot have the same."""
+    """The processor serves its metrics on the port after the API's: on one machine they cannot share one."""
     if not settings.metrics_address:
         return {}
     address = parse_bind_address(settings.metrics_address)
@@ -108,14 +108,14 @@ def _next_metrics_address(settings: Settings) -> dict[str, str]:
 
 
 def api_url(settings: Settings) -> str:
-    """Where it is reached from this machine."""
+    """The API's address on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.api_host, settings.api_host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.api_port}"
 
 
 def _make_reporter(descriptor: int) -> Callable[[StartupStep], None]:
     def report(step: StartupStep) -> None:
-        # Whoever started us may have gone; the system goes on.
+        # `up` may have exited; the system continues.
         with contextlib.suppress(OSError):
             os.write(descriptor, json.dumps(asdict(step)).encode() + b"\n")
 
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     rlimits.raise_open_files_limit(
         rlimits.DEFAULT_OPEN_FILES_LIMIT
-    )  # also for every part, and for dev servers: macOS begins with 256
+    )  # inherited by all processes and dev servers: the default on macOS is 256
     settings = settings_module.load_settings()
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)

@@ -19,18 +19,18 @@ _STEP = "Start at boot"
 
 
 def require_systemd() -> None:
-    # The folder systemd itself makes when it runs as pid 1: the command alone may be there without it.
+    # systemd creates this folder when it runs as pid 1; the command may exist without it.
     if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
         return
     raise StepFailed(
         _STEP,
         "this machine does not run systemd",
-        advice="Leave --at-boot out, and have your service manager run `gpu-dev up --foreground` at boot.",
+        advice="Omit --at-boot, and let your service manager run `gpu-dev up --foreground` at boot.",
     )
 
 
 def install_unit(home: Path, nodes_file: Path | None, port: int | None, given: Mapping[str, str]) -> list[str]:
-    """Returns what it did, in sentences."""
+    """Returns messages about what was done."""
     require_systemd()
     path = unit_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,17 +38,17 @@ def install_unit(home: Path, nodes_file: Path | None, port: int | None, given: M
     path.write_text(text, encoding="utf-8")
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", UNIT)
-    done = [f"gpu-dev starts at boot: {path} is installed and enabled."]
+    messages = [f"gpu-dev starts at boot: {path} is installed and enabled."]
     if not _is_root():
-        done.append(_enable_lingering())
-    return done
+        messages.append(_enable_lingering())
+    return messages
 
 
 def remove_unit() -> list[str]:
     require_systemd()
     path = unit_path()
     if not path.exists():
-        return ["gpu-dev does not start at boot: there is nothing to remove."]
+        return ["gpu-dev does not start at boot: nothing to remove."]
     _systemctl("disable", UNIT)
     path.unlink()
     _systemctl("daemon-reload")
@@ -65,13 +65,13 @@ def unit_path() -> Path:
 def unit_text(
     *, home: Path, nodes_file: Path | None, port: int | None, as_root: bool, given: Mapping[str, str] | None = None
 ) -> str:
-    """`told`: settings that were given on the command line."""
+    """`given`: settings from the command line."""
     command = [sys.executable, "-m", "gpudev.main", "up", "--foreground"]
     if nodes_file is not None:
         command += ["--nodes", str(nodes_file.resolve())]
     if port is not None:
         command += ["--port", str(port)]
-    # With the settings it has now, so that after a boot it listens where people look for it.
+    # The current settings, so that its address is the same after a boot.
     environment = {
         **settings.given_variables(os.environ),
         **(given or {}),
@@ -85,7 +85,7 @@ def unit_text(
         "",
         "[Service]",
         *(f"Environment={_quoted(f'{variable}={value}')}" for variable, value in environment.items()),
-        # Only here, and not in Environment=, does $ stand for a variable.
+        # $ is expanded in ExecStart=, but not in Environment=.
         f"ExecStart={' '.join(_quoted(part).replace('$', '$$') for part in command)}",
         "# Dev servers outlive the control plane.",
         "KillMode=process",
@@ -100,7 +100,7 @@ def unit_text(
 
 
 def _quoted(word: str) -> str:
-    """As systemd reads it: % starts a specifier, and the rest is like a C string."""
+    """Quoted for systemd: % starts a specifier; otherwise like a C string."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
@@ -109,16 +109,18 @@ def _systemctl(*arguments: str) -> None:
     scope = [] if _is_root() else ["--user"]
     done = subprocess.run(["systemctl", *scope, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        reason = done.stderr.strip() or f"systemctl {' '.join(arguments)} ended with {done.returncode}"
-        raise StepFailed(_STEP, reason, advice=f"Look at `systemctl {' '.join([*scope, 'status', UNIT])}`.")
+        reason = done.stderr.strip() or f"systemctl {' '.join(arguments)} failed with exit code {done.returncode}"
+        raise StepFailed(_STEP, reason, advice=f"See `systemctl {' '.join([*scope, 'status', UNIT])}`.")
 
 
 def _enable_lingering() -> str:
     """Without lingering a user's units start when the user logs in, not at boot."""
     done = subprocess.run(["loginctl", "enable-linger", os_username()], capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return f"{os_username()}'s services now run without anybody logged in (loginctl enable-linger)."
-    return f"It starts when you log in; for boot, an administrator runs: loginctl enable-linger {os_username()}"
+        return f"{os_username()}'s services now run without a login (loginctl enable-linger)."
+    return (
+        f"It starts when you log in; to start it at boot, an administrator runs: loginctl enable-linger {os_username()}"
+    )
 
 
 def _is_root() -> bool:

@@ -1,6 +1,6 @@
-"""`gpu-dev up`: starts the system step by step, or says that it already runs.
+"""`gpu-dev up`: starts the system step by step, or reports that it already runs.
 
-Decides what is told to the person and what is undone when a step fails. The parts are started by the supervisor.
+Decides what is printed, and what is stopped again when a step fails. The supervisor starts the services.
 """
 
 import os
@@ -22,12 +22,11 @@ from gpudev.adapters.local.machine.nodes import load_nodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
 from gpudev.credentials_file import Credential, FileUnusable
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.embedded import api_probe, listen_options, owner_credentials, system
-from gpudev.embedded import control_plane as foreground
-from gpudev.embedded import systemd_unit as at_boot
+from gpudev.embedded import api_probe, listen_options, owner_credentials, system, systemd_unit
 from gpudev.embedded.control_plane import (
     choose_free_port,
     find_supervisor,
+    follow_supervisor,
     hold_command_lock,
     start_supervisor,
     stop_control_plane,
@@ -38,38 +37,30 @@ from gpudev.embedded.supervised_processes import wait_until
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
 
-# What keeps dev servers apart on this machine, in one sentence: the local cluster's own, found out the same way.
-
-
-def describe_isolation(settings: Settings) -> str:
-    finding = probe_isolation(settings.state_dir, None)
-    return in_words(finding, find_cgroup_limiter().describe(finding.mode))
-
-
 DETECT = "detect"
-"""Given instead of a nodes file: look at the machine, whatever was used last."""
+"""Given instead of a nodes file: detect the machine's GPUs, whatever file was used last."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
     nodes_file: Path | None = None
-    """None: what the settings say, else detect."""
+    """None: from the settings, otherwise detected."""
     port: int | None = None
-    """None: what the settings say, and the next free one if that is taken."""
+    """None: from the settings, or the next free port."""
     listen: str | None = None
-    """ADDRESS[:PORT] where others come in, with TLS. None: what the settings say, else nowhere."""
+    """ADDRESS[:PORT] of the TLS listener for other machines. None: from the settings, otherwise no listener."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     foreground: bool = False
     at_boot: bool = False
     json: bool = False
     timeout: float = 60.0
-    """Seconds each stretch of the start may take."""
+    """Seconds that each phase of the start may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpContext:
-    """What one `up` works with."""
+    """The inputs of one `up`."""
 
     options: UpOptions
     settings: Settings
@@ -83,7 +74,7 @@ class UpContext:
 
 @dataclass(frozen=True, slots=True)
 class RunningSystem:
-    """A system that answers."""
+    """A system that is ready."""
 
     supervisor: ProcessIdentity
     since: str
@@ -93,39 +84,39 @@ class RunningSystem:
 
 
 def bring_up(options: UpOptions) -> int:
-    teller = ProgressOutput(as_json=options.json)
+    output = ProgressOutput(as_json=options.json)
     try:
         settings = _choose_settings(options)
     except StepFailed as failure:
-        teller.write_failure(failure)
+        output.write_failure(failure)
         return 1
-    up = UpContext(options, settings, Layout(settings.state_dir), teller)
-    signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: what was started is stopped again
+    up = UpContext(options, settings, Layout(settings.state_dir), output)
+    signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C: everything started is stopped again
     try:
         if options.at_boot:
-            at_boot.require_systemd()
+            systemd_unit.require_systemd()
         up.layout.make_folders()
         with hold_command_lock(up.layout):
             running = _find_running(up) or _start_system(up)
         if options.at_boot:
-            for sentence in at_boot.install_unit(
+            for message in systemd_unit.install_unit(
                 up.layout.home, settings.nodes_file, options.port, listen_options.listen_environment(settings)
             ):
-                teller.write_line(sentence)
-        # In here, so that no moment is left in which a signal is nobody's.
-        return foreground.follow_supervisor(up.layout, running) if options.foreground else 0
+                output.write_line(message)
+        # Within the try, so that no signal goes unhandled in between.
+        return follow_supervisor(up.layout, running) if options.foreground else 0
     except StepFailed as failure:
-        teller.write_failure(failure)
+        output.write_failure(failure)
         return 1
     except OSError as error:
-        teller.write_failure(_folder_unusable(up.layout, error))
+        output.write_failure(_folder_unusable(up.layout, error))
         return 1
     except KeyboardInterrupt:
-        if options.foreground:  # which is how that ends, also in the middle of starting
+        if options.foreground:  # the normal end of --foreground, also during the start
             if find_supervisor(up.layout) is not None:
-                stop_control_plane(up.layout)  # told to end in the moment between starting and staying
+                stop_control_plane(up.layout)  # signalled between the start and follow_supervisor
             return 0
-        teller.write_line("\nInterrupted: what this command had started is stopped again.")
+        output.write_line("\nInterrupted: everything that this command started has been stopped.")
         return 130
 
 
@@ -141,51 +132,51 @@ def _choose_settings(options: UpOptions) -> Settings:
     return listen_options.apply_listen_options(chosen, options.listen, options.tls_cert, options.tls_key, os.environ)
 
 
-def _choose_nodes_file(asked: Path | None, configured: Path | None, layout: Layout) -> Path | None:
-    """What was asked for, else what the settings say, else what was used last. `detect` asks for none."""
-    if asked is not None and str(asked) == DETECT:
+def _choose_nodes_file(requested: Path | None, configured: Path | None, layout: Layout) -> Path | None:
+    """From the option, otherwise from the settings, otherwise the last one used. `detect` means none."""
+    if requested is not None and str(requested) == DETECT:
         return None
-    chosen = asked or configured
+    chosen = requested or configured
     if chosen is not None:
         return chosen.resolve()
     try:
-        remembered = (read_json(layout.last_nodes_file) or {}).get("nodes_file")
+        last_used = (read_json(layout.last_nodes_file) or {}).get("nodes_file")
     except OSError as error:
         raise _folder_unusable(layout, error) from error
-    return Path(remembered) if isinstance(remembered, str) else None
+    return Path(last_used) if isinstance(last_used, str) else None
 
 
 def _folder_unusable(layout: Layout, error: OSError) -> StepFailed:
-    advice = "Is it yours? Make it so, or set GPU_DEV_HOME to another folder."
+    advice = "Make sure that you own this folder, or set GPU_DEV_HOME to another one."
     return StepFailed(f"Using {layout.home}", str(error), advice=advice)
 
 
 def _find_running(up: UpContext) -> ProcessIdentity | None:
-    """The system that already runs here, told about and with a working key."""
+    """Reports the system that already runs here, and makes sure that its owner has a working key."""
     supervisor = find_supervisor(up.layout)
     if supervisor is None:
         return None
     known = read_json(up.layout.system_file) or {}
-    asked = up
+    requested = up
     up = replace(up, settings=listen_options.with_running_listener(_running_settings(up.settings, known), up.layout))
-    up.output.write_line(f"gpu-dev already runs here (process {supervisor.pid}).")
+    up.output.write_line(f"gpu-dev is already running (process {supervisor.pid}).")
     if known and known.get("schema") != newest_migration():
         up.output.write_line(
-            "It was started by another version: `gpu-dev down`, then `gpu-dev up` to change to this one."
+            "It was started by another version. To switch to this one: `gpu-dev down`, then `gpu-dev up`."
         )
-    elsewhere = asked.options.listen is not None and asked.settings.listen != up.settings.listen
-    other = asked.options.port not in (None, up.settings.api_port) or elsewhere
-    if asked.options.nodes_file is not None or other:
-        up.output.write_line("It goes on as it was started; for other nodes, ports or addresses: `gpu-dev down` first.")
+    other_listen = requested.options.listen is not None and requested.settings.listen != up.settings.listen
+    other_port = requested.options.port not in (None, up.settings.api_port)
+    if requested.options.nodes_file is not None or other_port or other_listen:
+        up.output.write_line("Its options are unchanged; to change nodes, port or address, run `gpu-dev down` first.")
     running = _await_ready(up, supervisor, str(known.get("since") or _now()))
-    if not known:  # lost or damaged, and clients look there
+    if not known:  # lost or damaged; clients read it
         write_json(up.layout.system_file, _describe_system(up, running))
     _report(up, running, found=True)
     return supervisor
 
 
 def _running_settings(settings: Settings, known: dict[str, Any]) -> Settings:
-    """The running system's settings, as far as they may differ from what this call would choose."""
+    """The running system's port and nodes file instead of those of this call."""
     port = str(known.get("api_url", "")).rpartition(":")[2]
     source = known.get("nodes_file")
     return replace(
@@ -200,12 +191,12 @@ def _start_system(up: UpContext) -> ProcessIdentity:
     try:
         load_nodes(up.settings.nodes_file)
     except Invalid as error:
-        advice = "Correct it, or start with `--nodes detect` to use what the machine has."
+        advice = "Correct it, or use `--nodes detect` for the machine's own GPUs."
         raise StepFailed("Nodes file", error.message, advice=advice) from error
     listen_options.check_listening(up.settings)
-    stop_control_plane(up.layout)  # what a killed supervisor may have left
-    free = choose_free_port(up.settings, up.output, insist=up.options.port is not None)
-    up = replace(up, settings=free)
+    stop_control_plane(up.layout)  # leftovers of a killed supervisor
+    settings = choose_free_port(up.settings, up.output, insist=up.options.port is not None)
+    up = replace(up, settings=settings)
     with _stop_on_failure(up.layout):
         supervisor = start_supervisor(up.layout, up.settings, up.output, up.options.timeout)
         running = _await_ready(up, supervisor, _now())
@@ -220,27 +211,27 @@ def _start_system(up: UpContext) -> ProcessIdentity:
 def _stop_on_failure(layout: Layout) -> Iterator[None]:
     try:
         yield
-    except BaseException:  # Ctrl-C too: nothing stays half-started
+    except BaseException:  # Ctrl-C too: nothing is left half-started
         stop_control_plane(layout)
         raise
 
 
 def _await_ready(up: UpContext, supervisor: ProcessIdentity, since: str) -> RunningSystem:
-    look_there = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
-    with up.output.step("Ready", advice=look_there):
+    advice = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
+    with up.output.step("Ready", advice=advice):
         if not wait_until(lambda: api_probe.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
-            reason = api_probe.why_not_ready(up.api_url) or "it was not ready in time"
-            raise StepFailed("Ready", reason, advice=look_there, log=up.layout.log_file(system.PROCESSOR))
-    with up.output.step("Your key", advice=look_there) as notes:
+            reason = api_probe.why_not_ready(up.api_url) or "not ready in time"
+            raise StepFailed("Ready", reason, advice=advice, log=up.layout.log_file(system.PROCESSOR))
+    with up.output.step("Your key", advice=advice) as notes:
         try:
             credential = owner_credentials.ensure_owner_key(
                 up.api_url, system.part_environment(up.settings, os.environ)
             )
             owner_credentials.ensure_ssh_key()
         except FileUnusable as error:
-            raise StepFailed("Your key", error.message, advice=error.next_step or look_there) from error
+            raise StepFailed("Your key", error.message, advice=error.next_step or advice) from error
         notes.append(credential.username or "")
-    with up.output.step("Nodes", advice=look_there) as notes:
+    with up.output.step("Nodes", advice=advice) as notes:
         status = _await_nodes(up, credential.api_key)
         notes.append(f"{len(status.nodes)} found")
     return RunningSystem(supervisor, since, credential, status, describe_isolation(up.settings))
@@ -253,7 +244,9 @@ def _await_nodes(up: UpContext, api_key: str) -> ClusterStatus:
         if status is not None and status.nodes:
             return status
         if time.monotonic() > deadline:
-            raise Unavailable(f"the processor reports no nodes ({status.processor if status else 'no answer'})")
+            raise Unavailable(
+                f"the processor reports no nodes ({status.processor if status else 'the API does not answer'})"
+            )
         time.sleep(0.05)
 
 
@@ -302,17 +295,23 @@ def _report(up: UpContext, running: RunningSystem, *, found: bool) -> None:
 def _listener_lines(settings: Settings) -> list[str]:
     if not settings.listen:
         return []
-    told = listen_options.describe_listening(settings)
+    listening = listen_options.describe_listening(settings)
     return [
-        f"Others  {told['listen_url']}    (TLS; key {told['fingerprint']})",
-        "        let a colleague in with: gpu-dev-server users invite NAME",
+        f"Remote  {listening['listen_url']}    (TLS; key {listening['fingerprint']})",
+        "        to invite a colleague: gpu-dev-server users invite NAME",
         *listen_options.listen_warnings(),
     ]
 
 
 def describe_node(node: NodeView) -> str:
-    what = f"{node.total_gpus} × {node.gpu_type}"
-    return f"Node  {node.name}: {what}{' (SIMULATED: there is no real GPU behind it)' if node.simulated else ''}"
+    note = " (SIMULATED: no real GPU)" if node.simulated else ""
+    return f"Node  {node.name}: {node.total_gpus} × {node.gpu_type}{note}"
+
+
+def describe_isolation(settings: Settings) -> str:
+    """How dev servers are isolated on this machine, probed as the local cluster does."""
+    finding = probe_isolation(settings.state_dir, None)
+    return in_words(finding, find_cgroup_limiter().describe(finding.mode))
 
 
 def _now() -> str:

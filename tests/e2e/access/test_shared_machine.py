@@ -158,22 +158,22 @@ def test_nothing_but_tls_listens_elsewhere(lab: System) -> None:
 
 def test_a_second_up_finds_it_and_tells_where_others_come_in(lab: System) -> None:
     told = lab.run("up").stdout
-    assert "already runs" in told
+    assert "already running" in told
     assert described(lab)["listen_url"] in told
     assert described(lab)["fingerprint"] in told
-    assert "goes on as it was started" not in told
-    assert "goes on as it was started" in lab.run("up", "--listen", "127.0.0.3").stdout
+    assert "Its options are unchanged" not in told
+    assert "Its options are unchanged" in lab.run("up", "--listen", "127.0.0.3").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables", "why"),
     [
-        ([], {"GPU_DEV_API_HOST": "0.0.0.0"}, "without TLS"),
+        ([], {"GPU_DEV_API_HOST": "0.0.0.0"}, "no TLS"),
         (["--listen", "0.0.0.0"], {}, "every address"),
-        (["--listen", "203.0.113.7"], {}, "nothing can listen"),
+        (["--listen", "203.0.113.7"], {}, "cannot listen"),
         (["--listen", "127.0.0.2:x"], {}, "port"),
         (["--listen", "127.0.0.2:1", "--tls-cert", "/dev/null"], {}, "listen|neither"),
-        (["--tls-cert", "a", "--tls-key", "b"], {}, "nowhere to show it"),
+        (["--tls-cert", "a", "--tls-key", "b"], {}, "but no listener"),
         (["--listen", "127.0.0.2", "--tls-cert", "/none", "--tls-key", "/none"], {}, "none"),
     ],
 )

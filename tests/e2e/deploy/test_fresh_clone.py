@@ -57,7 +57,7 @@ def test_from_nothing_to_a_command_in_a_dev_server_and_back(clone: Path, tmp_pat
 
         again = run(clone, environment, "make", "up")
         assert again.returncode == 0, again.stdout + again.stderr
-        assert "already runs" in again.stdout
+        assert "already running" in again.stdout
         assert "is still active" in again.stdout
 
         listed = run(clone, environment, "./gpu-dev", "list")

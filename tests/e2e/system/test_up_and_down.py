@@ -76,7 +76,7 @@ def test_one_life_from_up_to_down(machine: Machine) -> None:
     again = machine.up()
     assert again["already_running"]
     assert again["pids"] == described["pids"]
-    assert "already runs" in machine.run("up").stdout
+    assert "already running" in machine.run("up").stdout
 
     down = machine.run("down")
     assert down.returncode == 0, down.stdout + down.stderr
@@ -116,7 +116,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
 
 
 def test_a_taken_port_is_stepped_over_and_it_says_so(started: Started) -> None:
-    assert f"Port {started.taken_port} is taken by another program" in started.said
+    assert f"Port {started.taken_port} is in use by another program" in started.said
     assert started.machine.up()["api_url"] != f"http://127.0.0.1:{started.taken_port}"
 
 
@@ -172,7 +172,10 @@ def test_it_is_said_that_another_version_runs(started: Started) -> None:
     assert "another version" not in started.machine.run("up").stdout
     try:
         layout.system_file.write_text(json.dumps({**json.loads(described), "schema": "0000_older.sql"}))
-        assert "It was started by another version: `gpu-dev down`" in started.machine.run("up").stdout
+        assert (
+            "It was started by another version. To switch to this one: `gpu-dev down`"
+            in started.machine.run("up").stdout
+        )
     finally:
         layout.system_file.write_text(described)
 

@@ -78,7 +78,7 @@ async def test_a_loop_that_hangs_makes_its_process_not_alive_by_name() -> None:
     now = 130.0
     answer = await eyes.live(request)  # type: ignore[arg-type]
     assert answer.status_code == 503
-    assert bytes(answer.body).decode() == "planning has not come round for 130 s\n"
+    assert bytes(answer.body).decode() == "planning has been stuck for 130 s\n"
     pulse.forget("planning")
     assert (await eyes.live(request)).status_code == 200  # type: ignore[arg-type]
 
