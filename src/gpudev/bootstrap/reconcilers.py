@@ -72,11 +72,11 @@ class OneShotReconcilers:
         if self.settings.cluster == "kubernetes":
             from gpudev.adapters.kubernetes.uncached_access import UncachedCluster
 
-            cluster = UncachedCluster(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
+            uncached = UncachedCluster(self.settings.kubernetes, self.stores.catalogue.catalogue, SystemClock())
             try:
-                yield cluster
+                yield uncached
             finally:
-                await cluster.close()
+                await uncached.close()
             return
         cluster = await open_cluster(self.settings, self.stores)
         await cluster.start()
