@@ -1,4 +1,4 @@
-# What people and CI type. Everything happens in .venv, which tools/bootstrap builds from the lock files.
+# Commands for people and CI. All use .venv, which tools/bootstrap builds from the lock files.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help up down test test-infra infra-cost kube check bench format lock clean audit sbom
@@ -6,18 +6,18 @@ SHELL := /bin/sh
 PYTHON := .venv/bin/python
 CODE := src tests bench examples
 ARGS ?=
-# On two cores: a third of the suite's time is waiting for processes, and another test can use it.
+# Three workers on two cores: tests wait for processes a third of their time.
 WORKERS ?= 3
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-up: ## Start the whole system on this machine and show a first dev server
+up: ## Start the whole system on this machine and test it with a first dev server
 	@tools/bootstrap server
 	@./gpu-dev up
 	@SSH_ONLY=1 tools/with-test-tools $(PYTHON) tools/first-server
 
-down: ## Stop it again; what is stored stays
+down: ## Stop the system; its data stays
 	@tools/bootstrap server
 	@./gpu-dev down
 
@@ -30,11 +30,11 @@ test-infra: ## Test infra/ with real providers and a local AWS; builds them firs
 	@$(PYTHON) tests/support/deploy/opentofu_programs.py all >/dev/null
 	@GPU_DEV_TEST_INFRA=1 tools/with-test-tools $(PYTHON) -m pytest -rs tests/*/deploy/test_infra_*.py tests/unit/cluster/test_node_commands.py $(ARGS)
 
-infra-cost: ## Print what the environments of infra/ cost by the hour
+infra-cost: ## Print the hourly cost of the environments of infra/
 	@tools/bootstrap dev
 	@$(PYTHON) tools/infra-cost
 
-kube: ## Build the Kubernetes the tests run on (10 minutes, once per machine)
+kube: ## Build the Kubernetes binaries for the tests (10 minutes, once per machine)
 	@tools/bootstrap dev
 	@$(PYTHON) tests/support/builds.py
 
@@ -50,7 +50,7 @@ bench: ## Run the benchmarks (ONLY=name for one)
 	@tools/bootstrap dev
 	@$(PYTHON) -m bench $(ONLY)
 
-format: ## Put the code into shape
+format: ## Format the code
 	@tools/bootstrap dev
 	$(PYTHON) -m ruff format $(CODE)
 	$(PYTHON) -m ruff check --fix $(CODE)
@@ -59,16 +59,16 @@ lock: ## Lock the newest allowed versions of all packages
 	@tools/bootstrap dev
 	@tools/lock
 
-audit: ## Ask for known weaknesses of every locked package (2: nobody could be asked)
+audit: ## Check every locked package for known vulnerabilities (exit code 2: not checked)
 	@tools/bootstrap dev
 	@$(PYTHON) tools/packages audit
 
-sbom: ## Write what the server is made of to build/sbom.cdx.json (CycloneDX)
+sbom: ## Write the server's components to build/sbom.cdx.json (CycloneDX)
 	@tools/bootstrap dev
 	@mkdir -p build
 	@$(PYTHON) tools/packages sbom >build/sbom.cdx.json
 	@echo build/sbom.cdx.json
 
-clean: ## Remove everything that was built here
+clean: ## Remove all build outputs
 	rm -rf .venv .venv.lock .venv.lock.d build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME …]`: runs the named benchmarks (all by default). Fails only when one cannot be run."""
+"""`python -m bench [NAME …]`: runs the named benchmarks (all by default). Fails only if one cannot run."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ NAMES = ("cli", "start", "api", "planner", "scheduling", "kubernetes", "reconcil
 def main(chosen: list[str]) -> int:
     unknown = [name for name in chosen if name not in NAMES]
     if unknown:
-        print(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
+        print(f"no benchmark named {', '.join(unknown)} (expected {', '.join(NAMES)})", file=sys.stderr)
         return 2
     for name in chosen or NAMES:
         importlib.import_module(f"bench.{name}").run()

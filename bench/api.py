@@ -1,8 +1,8 @@
 """`api`: latency at a steady 300 requests a second with 1,000 live and 10,000 past reservations, on this machine.
 
-The live ones are rows on a cluster without processes: 600 run on 100 nodes of 8 GPUs and fill them, 400 wait. A real
-PostgreSQL, API process and processor serve; 90 % of the requests read, 10 % submit. Requests are sent when their time
-has come, whether or not earlier ones were answered, and timed from that moment: a stall is not hidden.
+Live reservations are rows on a simulated cluster: 600 run on 100 nodes of 8 GPUs and fill them, 400 are queued.
+PostgreSQL, the API process and the processor are real; 90 % of the requests read, 10 % submit. Requests are sent at
+their scheduled time, whether or not earlier ones were answered, and timed from then, so that a stall is not hidden.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ def _environment(database: DatabaseSettings, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _control_plane(environment: dict[str, str]) -> Iterator[tuple[psutil.Process, psutil.Process]]:
-    commands = (["gpudev.main", "api"], ["bench.paper_processor", str(_NODES)])
+    commands = (["gpudev.main", "api"], ["bench.simulated_processor", str(_NODES)])
     started = [
         subprocess.Popen([sys.executable, "-m", *command], env=environment, stderr=subprocess.DEVNULL)
         for command in commands
@@ -109,7 +109,7 @@ def _await_ready(port: int = _PORT) -> None:
 
 
 def _resident(environment: dict[str, str]) -> float:
-    """The control plane with nothing to do."""
+    """Memory of the idle control plane."""
     with _control_plane(environment) as parts:
         return _settled_memory(list(parts))
 

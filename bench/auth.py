@@ -1,10 +1,9 @@
-"""`auth`: what it costs to be somebody, and how soon a revoked key is none.
+"""`auth`: the cost of authentication, and how soon a revoked key stops working.
 
-A real PostgreSQL and two API processes, on this machine. One endpoint that answers from memory (the cluster in numbers,
-shared for a moment) is asked in turn over two connections: where it needs a key, as it is, and in a second process
-where it asks nobody for one (bench/open_api.py). What the first takes more is the key's price. How often keys were
-looked up is read from PostgreSQL's own count of scans of their index. Keys are revoked as `gpu-dev-server keys revoke`
-does it, also while the connection that would hear of it is being cut.
+A real PostgreSQL and two API processes, on this machine. One endpoint that answers from memory (the cluster status,
+cached for a moment) is requested alternately from the normal API and from a second process in which it needs no key
+(bench/open_api.py). The difference is the cost of the key. Key lookups are counted by PostgreSQL's index scans. Keys
+are revoked as by `gpu-dev-server keys revoke`, also while the API's listening connection is being cut.
 """
 
 import asyncio
@@ -62,20 +61,20 @@ async def _measure(database: DatabaseSettings, open_api: subprocess.Popen[bytes]
     secret = (await stores.users.issue_key(user.user_id, None, "bench")).secret
     await _compare(stores, secret)
     open_api.terminate()
-    heard = [await _revoke(stores, user.user_id) for _ in range(_REVOCATIONS)]
-    report("auth", "revoked key still worked for, median", percentile(heard, 0.5), "s", None)
-    report("auth", "revoked key still worked for, at most", max(heard), "s", 1)
-    unheard = [await _revoke(stores, user.user_id, database) for _ in range(_CUT_OFF)]
-    report("auth", "the same while its listener is cut off, at most", max(unheard), "s", 1)
+    delays = [await _revoke(stores, user.user_id) for _ in range(_REVOCATIONS)]
+    report("auth", "revoked key still worked for, median", percentile(delays, 0.5), "s", None)
+    report("auth", "revoked key still worked for, at most", max(delays), "s", 1)
+    delays_while_cut = [await _revoke(stores, user.user_id, database) for _ in range(_CUT_OFF)]
+    report("auth", "the same while its listener is cut off, at most", max(delays_while_cut), "s", 1)
     await stores.close()
 
 
 async def _compare(stores: Stores, secret: str) -> None:
-    """With a key and without, in turn: whatever else the machine does meets both alike."""
+    """Alternates between both, so that other load on the machine affects them equally."""
     async with _client(secret) as keyed, _client(None, _OPEN_PORT) as opened:
         async with _client(None) as stranger:
             if await stranger.ask(_PATH) != 401:
-                raise SystemExit(f"GET {_PATH} needs no key: there is nothing to compare")
+                raise SystemExit(f"GET {_PATH} needs no key; nothing to compare")
         for _ in range(_WARM_UP):
             await keyed.ask(_PATH)
             await opened.ask(_PATH)
@@ -83,9 +82,9 @@ async def _compare(stores: Stores, secret: str) -> None:
         times: dict[str, list[float]] = {"keyed": [], "open": []}
         for _ in range(_ROUNDS):
             for name, client in (("open", opened), ("keyed", keyed)):
-                asked = time.perf_counter()
+                sent_at = time.perf_counter()
                 status = await client.ask(_PATH)
-                times[name].append(time.perf_counter() - asked)
+                times[name].append(time.perf_counter() - sent_at)
                 if status != 200:
                     raise SystemExit(f"GET {_PATH} ({name}) answered {status}")
         seconds, lookups = time.perf_counter() - began, await _lookups(stores) - before
@@ -102,7 +101,7 @@ async def _revoke(stores: Stores, user_id: int, cut_off: DatabaseSettings | None
     secret = (await stores.users.issue_key(user_id, None, "bench")).secret  # type: ignore[arg-type]
     (newest, *_) = await stores.administration.list_keys("bench")
     async with _client(secret) as client:
-        deadline = time.perf_counter() + 1.5  # until it is remembered, and changes are heard
+        deadline = time.perf_counter() + 1.5  # until the key is cached and the listener is connected
         while time.perf_counter() < deadline:
             await client.ask(_PATH)
             await asyncio.sleep(0.01)
@@ -126,7 +125,7 @@ async def _cut(database: DatabaseSettings) -> None:
 
 
 async def _lookups(stores: Stores) -> int:
-    await asyncio.sleep(1.5)  # PostgreSQL's sessions tell their counts once a second
+    await asyncio.sleep(1.5)  # PostgreSQL's sessions report their counts once a second
     async with stores.pool.acquire() as connection:
         return int(
             await connection.fetchval(

@@ -1,4 +1,4 @@
-"""`cli`: how long the client takes, from process start to exit, against a bare Python in the same run."""
+"""`cli`: run time of the client, from process start to exit, compared with bare Python in the same run."""
 
 import statistics
 import subprocess
@@ -27,7 +27,7 @@ def run() -> None:
 
 
 def _medians(contestants: dict[str, list[str]], environment: dict[str, str]) -> dict[str, float]:
-    """Taken in turns, so that whatever else the machine does meets all of them alike."""
+    """Alternates between the commands, so that other load on the machine affects them equally."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(_ROUNDS):
         for name, command in contestants.items():

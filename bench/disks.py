@@ -1,9 +1,9 @@
-"""`disks`: what disks cost reservations (`disk_stays`), and a snapshot of a local disk with 10,000 files and 1 GB,
-against `cp -a` of the same files at the same time.
+"""`disks`: the cost of disks for reservations (`disk_reservations`), and snapshots of a local disk compared with `cp
+-a`.
 
-Rounds of each in turn, and every other round the other way round, so that whatever else the machine does hits both.
-What `cp -a` writes is on its way to the device when it returns; a snapshot has arrived there when it calls itself
-complete. So both are told: with `sync -f` after `cp -a`, which is the same promise, and without.
+The disk has 10,000 files and 1 GB. Rounds alternate, and every other round is in reverse order, so that other load on
+the machine affects both equally. `cp -a` returns before its data is on the device; a completed snapshot is on the
+device. So both are measured: `cp -a` with `sync -f`, which gives the same guarantee, and without.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from bench import disk_stays
+from bench import disk_reservations
 from bench.figures import report
 from gpudev.adapters.local.cloud import LocalCloud
 from gpudev.adapters.local.volumes.tree_walk import remove_folder
@@ -27,7 +27,7 @@ _ROUNDS = 6
 
 
 def run() -> None:
-    disk_stays.run()
+    disk_reservations.run()
     with tempfile.TemporaryDirectory(prefix="gpu-dev-bench-") as folder:
         asyncio.run(_local(Path(folder)))
 
@@ -38,7 +38,7 @@ async def _local(folder: Path) -> None:
     volume = await cloud.ensure_volume(str(uuid4()), size_gb=10, zone="here", tags={})
     home = folder / "state" / "disks" / volume.volume_id
     await asyncio.to_thread(_fill, home)
-    # Files that were changed within the last two seconds would be copied again by the next snapshot.
+    # The next snapshot copies files again that changed within the last two seconds.
     await asyncio.sleep(2.5)
     times: list[tuple[float, float]] = []
     firsts, nexts = [], []
@@ -109,5 +109,5 @@ def _until_empty(trash: Path) -> None:
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
-    """The median of the rounds' own ratios."""
+    """The median of the ratios per round."""
     return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))

@@ -1,4 +1,4 @@
-"""A steady load over kept-open connections, with as little of its own as possible: both cores are the server's."""
+"""Steady HTTP load over persistent connections, with little CPU time of its own: both cores belong to the server."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ class Load:
         self._times: list[tuple[str, float]] = []
 
     async def steady(self, next_request: Callable[[], Request], *, rate: int, seconds: int) -> list[tuple[str, float]]:
-        """(kind, seconds) of every request, timed from when it was due."""
+        """(kind, seconds) of every request, timed from its scheduled time."""
         begin = time.perf_counter() + 0.1
         async with asyncio.TaskGroup() as group:
             for number in range(rate * seconds):
@@ -50,7 +50,7 @@ class Load:
         self._idle.append((time.perf_counter(), reader, writer))
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """One that was used lately, or a new one: servers close what lies idle."""
+        """A recently used connection, or a new one: servers close idle connections."""
         while self._idle:
             used_at, reader, writer = self._idle.pop()
             if time.perf_counter() - used_at < _IDLE_AT_MOST_S:

@@ -1,8 +1,8 @@
-"""`kubernetes`: how fast reservations become pods, and what a processor needs to watch a big cluster, on this machine.
+"""`kubernetes`: how fast reservations become pods, and the processor's memory on a big cluster, on this machine.
 
-A real API server, etcd, scheduler and controllers run here, with nodes that KWOK plays; PostgreSQL, our API and our
-processor are processes of their own. All share this machine's cores, as do the measurements. "Visible" means: a watch
-on the pods has told of it.
+The API server, etcd, scheduler and controllers are real, with KWOK's nodes; PostgreSQL, our API and our processor are
+separate processes. All share this machine's cores with the benchmark. "Visible" means that a watch on the pods has
+reported it.
 """
 
 import asyncio
@@ -66,15 +66,15 @@ async def _measure(plane: ControlPlane, folder: Path) -> None:
 
 
 async def _visible_when_idle(api: KubernetesApi, submitter: Submitter) -> None:
-    """One after the other, each when the one before runs and everything has come to rest."""
+    """One at a time, each after the previous one runs and the system is idle."""
     took: list[float] = []
     async with _watched_pods(api, "gpu-dev") as pods:
         for number in range(_SINGLE + 5):
             begun = time.perf_counter()
             reservation_id = await submitter.submit()
-            seen_at = await pods.visible(pod_name(reservation_id))
-            if number >= 5:  # the first ones warm everything up
-                took.append((seen_at - begun) * 1000)
+            visible_at = await pods.visible(pod_name(reservation_id))
+            if number >= 5:  # the first ones are warm-up
+                took.append((visible_at - begun) * 1000)
             await pods.ready(pod_name(reservation_id))
             await asyncio.sleep(0.4)
     report("kubernetes", "submit to pod object visible, idle, p50", percentile(took, 0.5), "ms", None)
@@ -82,7 +82,7 @@ async def _visible_when_idle(api: KubernetesApi, submitter: Submitter) -> None:
 
 
 async def _sustained(api: KubernetesApi, submitter: Submitter, bare: float) -> None:
-    """All at once: from the first submit until the last pod is visible."""
+    """All at once, from the first submit until the last pod is visible."""
     async with _watched_pods(api, "gpu-dev") as pods:
         begun = time.perf_counter()
         ids = await submitter.submit_many(_ADMISSIONS)
@@ -101,7 +101,7 @@ async def _sustained(api: KubernetesApi, submitter: Submitter, bare: float) -> N
 
 
 async def _bare_creation(api: KubernetesApi, settings: KubernetesSettings) -> float:
-    """The same pods and services by the same client, and nothing else. Gone before the rest begins."""
+    """Create only the same pods and services with the same client; removed before the rest begins."""
     elsewhere = KubernetesSettings(namespace="bare", access=settings.access, kubeconfig=settings.kubeconfig)
     await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bare"}})
     wanted = []
@@ -150,7 +150,7 @@ async def _remove(api: KubernetesApi, kind: ResourceKind, namespace: str, found:
 
 
 async def _memory(api: KubernetesApi, submitter: Submitter, processor: psutil.Process, plane: ControlPlane) -> None:
-    """With what the runs before left: our pods on half of the nodes, foreign ones on the other half."""
+    """Adds to the earlier runs' pods: our pods on half of the nodes, other pods on the other half."""
     before = processor.memory_info().rss / 1e6
     await _add_nodes(api, range(_NODES, _MANY_NODES), plane)
     ours = len((await api.list_objects(POD, selector="gpu-dev/reservation-id"))[0])
@@ -170,7 +170,7 @@ async def _memory(api: KubernetesApi, submitter: Submitter, processor: psutil.Pr
 
 
 def _foreign_pod(number: int) -> dict[str, Any]:
-    """Somebody else's work without GPUs, as there is on every cluster."""
+    """Other pods without GPUs, as on every cluster."""
     container = {"name": "main", "image": "work:1", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
     return {
         "apiVersion": "v1",
@@ -184,24 +184,24 @@ def _foreign_pod(number: int) -> dict[str, Any]:
 
 
 class _Pods:
-    """When each pod was first seen, and first seen ready, by a watch."""
+    """When a watch first reported each pod, and first reported it ready."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, float] = {}
+        self._visible: dict[str, float] = {}
         self._ready: dict[str, float] = {}
         self._changed = asyncio.Event()
 
-    def tell(self, told: str, manifest: Any) -> None:
+    def record(self, event_type: str, manifest: Any) -> None:
         now, name = time.perf_counter(), manifest["metadata"].get("name")
-        if told in ("ADDED", "MODIFIED"):
-            self._seen.setdefault(name, now)
+        if event_type in ("ADDED", "MODIFIED"):
+            self._visible.setdefault(name, now)
             conditions = manifest.get("status", {}).get("conditions") or ()
             if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
                 self._ready.setdefault(name, now)
             self._changed.set()
 
     async def visible(self, name: str) -> float:
-        return await self._when(self._seen, name)
+        return await self._when(self._visible, name)
 
     async def ready(self, name: str) -> float:
         return await self._when(self._ready, name)
@@ -221,8 +221,8 @@ async def _watched_pods(api: KubernetesApi, namespace: str) -> AsyncIterator[_Po
 
     async def follow() -> None:
         async with api.watch(POD, version, timeout=timedelta(hours=1), namespace=namespace) as events:
-            async for told, manifest in events:
-                pods.tell(told, manifest)
+            async for event_type, manifest in events:
+                pods.record(event_type, manifest)
 
     task = asyncio.create_task(follow())
     await asyncio.sleep(0.2)
@@ -247,7 +247,7 @@ def _processor(environment: dict[str, str], folder: Path) -> Iterator[psutil.Pro
 
 
 async def _each(things: Any, act: Callable[[Any], Awaitable[object]]) -> None:
-    """`act` on all of them, many at once."""
+    """Run `act` on all of them, concurrently."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def one(thing: Any) -> None:
@@ -259,7 +259,7 @@ async def _each(things: Any, act: Callable[[Any], Awaitable[object]]) -> None:
 
 async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(_PATIENCE_S):
-        while not await is_so():  # noqa: ASYNC110 - asked of the API server
+        while not await is_so():  # noqa: ASYNC110 - polls the API server
             await asyncio.sleep(0.3)
 
 

@@ -1,4 +1,4 @@
-"""A database for a benchmark, and whoever submits to it: row and message in one transaction, as the API does it."""
+"""A benchmark's database, and its client: writes row and message in one transaction, as the API does."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ class Submitter:
 
 @contextlib.asynccontextmanager
 async def prepared_database(folder: Path) -> AsyncIterator[tuple[dict[str, str], Submitter]]:
-    """The environment that leads to it, and somebody with an account."""
+    """The environment to reach the database, and a user."""
     server = EmbeddedPostgres(folder / "postgres")
     await asyncio.to_thread(server.initialise)
     await asyncio.to_thread(server.start)

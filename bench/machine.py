@@ -1,4 +1,4 @@
-"""An embedded system of its own for a benchmark: own home, own state, real processes, gone at the end."""
+"""A separate embedded system for a benchmark: own home, own state, real processes, removed at the end."""
 
 import contextlib
 import json

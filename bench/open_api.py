@@ -1,9 +1,8 @@
-"""The real API with one of its doors taken out: the given endpoint ("GET /v1/cluster/status") asks nobody for a key.
+"""The real API, except that the given endpoint needs no key; used only to measure the cost of authentication.
 
     python -m bench.open_api "GET /v1/cluster/status"
 
-Only its line in the table of access differs, and who asks is nobody in particular. It is for comparing what a key
-costs, and is part of the benchmark alone.
+Only the endpoint's rule in the permissions table differs, and the caller is a fixed user.
 """
 
 import sys
@@ -30,7 +29,7 @@ def take_out_door(endpoint: str) -> None:
     async def admit(guard: RequestGuard, request: Request, rule: permissions.EndpointRule) -> None:
         await with_door(guard, request, rule)
         if rule.required_role is permissions.RequiredRole.OPEN:
-            request.state.caller = _NOBODY  # its endpoint expects somebody
+            request.state.caller = _NOBODY  # the endpoint expects a user
 
     RequestGuard.admit = admit  # type: ignore[method-assign, assignment]
 

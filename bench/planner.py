@@ -1,8 +1,8 @@
-"""`planner`: how long the planner thinks, on one core, with 10,000 waiting on 1,000 nodes while 5,000 run.
+"""`planner`: the planner's CPU time on one core, with 10,000 queued and 5,000 running reservations on 1,000 nodes.
 
-Processor time, so that whatever else the machine does counts little; each figure is the best of several runs, because a
-busy machine slows a run down and never speeds one up. Of the single events (one arrival, one end) also the slowest of
-many different ones is held to the goal, each being the best of several runs of the very same event.
+CPU time, so that other load on the machine matters little; each figure is the best of several runs, because load can
+only slow a run down. For single events (one arrival, one release) the goal also applies to the slowest of many
+different events, each being the best of several runs of the same event.
 """
 
 import time
@@ -13,7 +13,7 @@ from functools import partial
 from uuid import UUID
 
 from bench.figures import report
-from bench.simulation.busy import NOW, Moment, busy_moment
+from bench.simulation.busy_cluster import NOW, Moment, busy_moment
 from gpudev.domain.cluster import Allocation, ZoneConstraint
 from gpudev.domain.ids import ReservationId
 from gpudev.planning.queue.incremental_planner import IncrementalPlanner
@@ -25,21 +25,21 @@ _ROUNDS = 5
 _EVENTS = 40
 _STEPS = (1, 2, 4, 8)
 _NEAR_LINEAR = 1.3
-"""Eight times as much may take at most this many times eight times as long."""
+"""Eight times the size may take at most eight times this factor as long."""
 
 
 def run() -> None:
     full = busy_moment(nodes=_NODES, running=_RUNNING, queued=_QUEUED)
     first = _plan(full)
-    told = first.estimates()
-    latest = {who: wait.latest for who, wait in told.items()}
+    estimates = first.estimates()
+    latest = {reservation_id: wait.latest for reservation_id, wait in estimates.items()}
     settled, zoned = _after(full, first), _in_zones(full)
     _report("the full plan", _best(lambda: _plan(full)), 1000)
     _report("the full plan, everybody with a disk in one of three zones", _best(lambda: _plan(zoned)), 1000)
     _report("the full plan with everybody's forecast", _best(lambda: _plan_and_forecast(full, latest)), 1000)
     _report(
         "the full plan made again, all promises kept",
-        _best(lambda: plan_queue(settled.nodes, settled.holdings, settled.queue, NOW, promises=told)),
+        _best(lambda: plan_queue(settled.nodes, settled.holdings, settled.queue, NOW, promises=estimates)),
         1000,
     )
     _report_live(settled)
@@ -50,7 +50,7 @@ def run() -> None:
     _report_growth(
         "everything",
         lambda k: busy_moment(nodes=_NODES * k // 8, running=_RUNNING * k // 8, queued=some * k),
-        goal=None,  # three dimensions at once
+        goal=None,  # all three dimensions at once
     )
 
 
@@ -66,7 +66,7 @@ def _in_zones(moment: Moment) -> Moment:
 
 
 def _report_live(moment: Moment) -> None:
-    """The live plan: every event happens to a plan that has lived through those before it."""
+    """The incremental planner: every event is applied to the plan after the previous events."""
     arrivals, ends, turns = [], [], []
     for _ in range(_ROUNDS):
         live = IncrementalPlanner("h100", moment.nodes, moment.holdings, moment.queue, now=NOW)
@@ -84,7 +84,7 @@ def _report_live(moment: Moment) -> None:
 
 
 def _arrivals(moment: Moment) -> Sequence[tuple[Request, datetime]]:
-    """One second after the other, of all shapes."""
+    """One second apart, in all shapes."""
     return [
         (replace(moment.queue[17 * n], reservation_id=ReservationId(UUID(int=_QUEUED + n)), seq=_QUEUED + n), _later(n))
         for n in range(_EVENTS)
@@ -106,7 +106,7 @@ def _later(seconds: int) -> datetime:
 
 
 def _after(moment: Moment, plan: Plan) -> Moment:
-    """The same moment when those have started who could."""
+    """The same moment after all possible starts."""
     requests = {request.reservation_id: request for request in moment.queue}
     started = [
         Allocation(start.reservation_id, "h100", start.shares, NOW + requests.pop(start.reservation_id).duration)
@@ -134,7 +134,7 @@ def _plan_and_forecast(moment: Moment, latest: dict[ReservationId, datetime | No
 
 
 def _report_growth(dimension: str, make: Callable[[int], Moment], goal: float | None = _NEAR_LINEAR) -> None:
-    """One dimension grows from an eighth to the whole, the others stay as they are."""
+    """One dimension grows from an eighth to the full size; the others stay constant."""
     times = {}
     for step in _STEPS:
         moment = make(step)
@@ -149,7 +149,7 @@ def _best(what: Callable[[], object]) -> float:
 
 
 def _time(what: Callable[[], object]) -> float:
-    """Milliseconds of processor time."""
+    """Milliseconds of CPU time."""
     started = time.process_time()
     what()
     return (time.process_time() - started) * 1000

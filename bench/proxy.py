@@ -1,10 +1,11 @@
-"""`proxy`: what the way through HTTPS costs, against straight ssh in the same run on the same machine.
+"""`proxy`: the cost of ssh through HTTPS, compared with direct ssh in the same run on the same machine.
 
-- rsync of one file of 1 GB and of 10,000 small files: the best of several turns each way, taken alternately.
-- added latency per keystroke: one line to `cat` and back, alternately over both ways.
-- 200 real ssh clients at once through the proxy: how many came in, and each is spoken to while all are open.
-- 500 sessions, each echoing 4 KB ten times a second, through a proxy process of its own; what is left of the machine
-  makes the load. Tokens are on paper there, everything else is the real thing.
+- rsync of one file of 1 GB and of 10,000 small files: the best of several rounds per route, alternating.
+- added latency per keystroke: one line to `cat` and back, alternating between both routes.
+- 200 real ssh clients at once through the proxy: how many connect, and each is used while all are open.
+- 500 sessions, each echoing 4 KB ten times a second, through a separate proxy process; the rest of the machine
+  generates the
+  load. Tokens are fake there; everything else is real.
 """
 
 import asyncio
@@ -76,7 +77,7 @@ def _keystrokes(machine: Machine, ways: dict[str, list[str]]) -> None:
             assert shell.stdout.read(2) == b"x\n"
             if number >= 20:
                 took[way].append(time.perf_counter() - began)
-            time.sleep(0.002)  # nobody types faster
+            time.sleep(0.002)  # faster than anyone types
     for shell in shells.values():
         shell.terminate()
         shell.wait()
@@ -106,7 +107,7 @@ def _rsync(machine: Machine, ways: dict[str, list[str]]) -> None:
         for source, name in ((large, "1 GB"), (small, f"{_SMALL_FILES} small files")):
             best = dict.fromkeys(ways, float("inf"))
             for turn in range(_TURNS):
-                # Who goes first has the colder caches: take turns at that, too.
+                # The first one has colder caches, so alternate the order too.
                 for way in ways if turn % 2 == 0 else reversed(ways):
                     best[way] = min(best[way], _copy(machine, ways[way], source))
             report("proxy", f"rsync of {name}, straight ssh", best["straight"], "s", None)
@@ -203,7 +204,7 @@ class _Echo(asyncio.Protocol):
 
 
 class _Client(asyncio.Protocol):
-    """One session: what it said comes back, sooner or later."""
+    """One session, which gets its own bytes back."""
 
     def __init__(self) -> None:
         self.latencies: list[float] = []
@@ -234,7 +235,7 @@ class _Client(asyncio.Protocol):
                 self._opened.set_result(self._came)
             return
         self._awaited -= len(data)
-        if self._awaited <= 0:  # all of it; frames' headers make it a few bytes more
+        if self._awaited <= 0:  # all of it, plus a few bytes of frame headers
             self._answered.set()
 
     def connection_lost(self, error: Exception | None) -> None:

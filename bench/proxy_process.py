@@ -1,4 +1,4 @@
-"""The real proxy as a process of its own, over tokens on paper: each leads to the echo server at the given port."""
+"""The real proxy as a separate process with fake tokens: each connects to the echo server at the given port."""
 
 import asyncio
 import sys
@@ -43,7 +43,7 @@ class PaperTokens:
 
 class PaperLog:
     async def append(self, entries: Sequence[AuditEntry]) -> None:
-        """Nobody reads it."""
+        """Discards all entries."""
 
     async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
         raise NotImplementedError
@@ -51,7 +51,7 @@ class PaperLog:
 
 async def serve(echo_port: int) -> None:
     settings = ProxySettings(most_per_user=10_000, most=10_000)
-    reservations: object = None  # only asked for new tokens
+    reservations: object = None  # used only for new tokens
     proxying = SshTokens(reservations, PaperTokens(echo_port), SystemClock())  # type: ignore[arg-type]
     trail = AuditTrail(PaperLog(), SystemClock())
     guard = SessionGuard(proxying, trail, SystemClock())

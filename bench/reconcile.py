@@ -1,7 +1,7 @@
-"""`reconcile`: how long it takes to see what there is, beside the least it could take, and with how much memory.
+"""`reconcile`: time and memory of the reconcilers' observations, compared with the minimum.
 
-A real API server holds inert nodes and pods (no KWOK, controllers or scheduler run while it is measured); AWS is our
-stub in a process of its own. Every figure comes from a process of its own, and those that are compared take turns.
+A real API server holds static nodes and pods (no KWOK, controllers or scheduler run during the measurement); AWS is our
+stub in a separate process. Every figure comes from its own process, and compared figures alternate.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ async def _measure_availability(plane: ControlPlane) -> None:
 
 async def _fill(api: KubernetesApi) -> None:
     await _each(range(_NODES), lambda number: api.create(_node(number)))
-    # New nodes are closed until controllers have seen them; there are none here.
+    # New nodes have a taint until a controller removes it; no controller runs here.
     await _each(range(_NODES), lambda number: api.patch(NODE, _node_name(number), {"spec": {"taints": None}}))
     await _each(range(_PODS), lambda number: api.create(_pod(number)))
 
@@ -99,7 +99,7 @@ def _node(number: int) -> dict[str, Any]:
 
 
 def _pod(number: int) -> dict[str, Any]:
-    """Bound to its node, as somebody's scheduler left it; a tenth are dev servers of ours."""
+    """Bound to its node, as a scheduler would; a tenth are our dev servers."""
     ours = number < _OURS
     reservation_id = str(new_reservation_id())
     marks = {labels.MANAGED_BY: labels.MANAGER, labels.RESERVATION_ID: reservation_id} if ours else {}

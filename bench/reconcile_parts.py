@@ -1,5 +1,6 @@
-"""`python -m bench.reconcile_parts PART`: one measurement in a process of its own. Prints seconds and the most memory
-that the process ever had, as JSON. The environment says which cluster, cloud and database."""
+"""`python -m bench.reconcile_parts PART`: one measurement in its own process.
+
+Prints seconds and peak memory as JSON. The environment names cluster, cloud and database."""
 
 import asyncio
 import contextlib
@@ -38,7 +39,7 @@ _LIVE_ROUNDS = 30
 
 
 async def bare_pages() -> dict[str, Any]:
-    """The same pages, fetched and decoded, both kinds at once."""
+    """Fetch and decode the same pages, both kinds concurrently."""
     api = connect_api(_kubernetes())
 
     async def fetch(kind: ResourceKind) -> int:
@@ -59,7 +60,7 @@ async def bare_pages() -> dict[str, Any]:
 
 
 async def cold() -> dict[str, Any]:
-    """`reconcile availability` without writing: what there is, read and worked out."""
+    """`reconcile availability` without writing: observe and compute."""
     async with _availability() as reconciling:
         began = time.perf_counter()
         report = await reconciling.run(dry_run=True)
@@ -69,29 +70,31 @@ async def cold() -> dict[str, Any]:
 
 
 async def live() -> dict[str, Any]:
-    """From the mirror that a processor keeps: each time after something has changed. And what a whole look takes, with
-    all dev servers being started, so that each is worked out anew."""
+    """From the processor's cache, after a change each time; and a complete observation while all dev servers are
+    starting, so that each is computed again."""
     cluster = KubernetesCluster(_kubernetes(), load_catalogue(), SystemClock())
     await cluster.start()
     took, looks = [], []
     try:
-        seen = await cluster.observe()
+        state = await cluster.observe()
         for number in range(_LIVE_ROUNDS):
-            cluster.cache._node_pod_tuples.pop(seen.nodes[number].name, None)  # as if a pod had come or gone there
+            cluster.cache._node_pod_tuples.pop(
+                state.nodes[number].name, None
+            )  # as if a pod had been added or removed there
             began = time.perf_counter()
-            _plan(replace(seen, nodes=cluster._state.compute_nodes().nodes))
+            _plan(replace(state, nodes=cluster._state.compute_nodes().nodes))
             took.append(time.perf_counter() - began)
             began = time.perf_counter()
             await cluster.observe()
             looks.append(time.perf_counter() - began)
-            await asyncio.sleep(0)  # the mirror goes on
+            await asyncio.sleep(0)  # lets the cache continue
     finally:
         await cluster.close()
-    return {"seconds": median(took), "worst": max(took), "look": median(looks), "nodes": len(seen.nodes)}
+    return {"seconds": median(took), "worst": max(took), "look": median(looks), "nodes": len(state.nodes)}
 
 
 async def bare_listing() -> dict[str, Any]:
-    """Volumes and snapshots, all pages, and nothing else."""
+    """Only list volumes and snapshots, all pages."""
     caller = AwsClient(load_settings().aws)
     await caller.start()
     of_volumes = {"Filters": [{"Name": "tag-key", "Values": [OWNER_TAG]}], "MaxResults": 1000}
@@ -106,7 +109,7 @@ async def bare_listing() -> dict[str, Any]:
 
 
 async def library_listing() -> dict[str, Any]:
-    """The same, as the AWS library reads it by itself."""
+    """The same with the AWS library's own parser."""
     from aiobotocore.session import get_session
 
     async with get_session().create_client("ec2", region_name=load_settings().aws.region) as client:
@@ -137,7 +140,7 @@ async def disks() -> dict[str, Any]:
 
 
 class _NoRows:
-    """A database that knows nothing: what is measured is the cluster."""
+    """An empty database, so that only the cluster is measured."""
 
     async def refresh(self) -> list[Any]:
         return []
@@ -167,14 +170,14 @@ async def _availability() -> AsyncIterator[AvailabilityReconciliation]:
     await reading.close()
 
 
-def _plan(seen: ClusterState) -> None:
+def _plan(state: ClusterState) -> None:
     for gpu_type in load_catalogue().values():
-        nodes = [node for node in seen.nodes if node.gpu_type == gpu_type.name]
-        plan_availability(gpu_type, nodes, [], None, at=seen.at, by="bench")
+        nodes = [node for node in state.nodes if node.gpu_type == gpu_type.name]
+        plan_availability(gpu_type, nodes, [], None, at=state.at, by="bench")
 
 
 def _kubernetes() -> KubernetesSettings:
-    """Our namespace is one that every cluster has, so that nobody has to make it."""
+    """Uses a namespace that every cluster has, so that none has to be created."""
     return KubernetesSettings(access="kubeconfig", kubeconfig=os.environ["KUBECONFIG"], namespace="default")
 
 
@@ -189,7 +192,7 @@ PARTS: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
 
 
 def _most_memory() -> float:
-    """Of this program: what getrusage tells may be that of whoever started it."""
+    """Of this program; getrusage may return the peak of its parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 

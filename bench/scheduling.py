@@ -1,16 +1,15 @@
 """`scheduling`: a week of a busy cluster, again and again, under plain FIFO, textbook EASY backfill and our planner.
 
-Virtual time, fixed seeds, the real planner and the real forecasts, which begin every week knowing nothing. Three kinds
-of people, two loads, four seeds each: one week says little, since the ratio of two policies' waits varies by a sixth
-from week to week though nothing but the seed differs.
+Virtual time, fixed seeds, the real planner and the real forecasts, which start every week without history. Three kinds
+of users, two loads, four seeds each: one week says little, because the ratio of two policies' waits varies by a sixth
+between weeks that differ only in their seed.
 
-The kinds differ in how much of the time they ask for they use: careful people about a half, usual ones a third,
-careless ones a fifth. That people ask for far more than they use, in few round values, is what studies of such systems
-agree on (Mu'alem and Feitelson, IEEE TPDS 2001; Tsafrir, Etsion and Feitelson, JSSPP 2005 and IEEE TPDS 2007); how much
-more differs from place to place. The goal for the mean wait is held to the first two kinds. The careless are there to
-see what happens beyond, and are printed with their own figure and in the figure over everybody: promises cost more the
-less people mean what they ask for, because room is kept for ends that do not come, while EASY promises something to
-the first in the queue only.
+The kinds differ in how much of their requested time they use: careful users about a half, usual ones a third, careless
+ones a fifth. Studies of such systems agree that users request far more than they use, in few round values (Mu'alem and
+Feitelson, IEEE TPDS 2001; Tsafrir, Etsion and Feitelson, JSSPP 2005 and IEEE TPDS 2007); how much more differs between
+sites. The goal for the mean wait applies to the first two kinds. Careless users show what happens beyond; they have
+their own figure and are part of the overall figure. Guarantees cost more the more users overstate their time, because
+the plan keeps room until the requested ends, while EASY guarantees a start only to the first in the queue.
 """
 
 import statistics
@@ -19,11 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from bench.figures import percentile, report
-from bench.simulation.measuring import Estimate, Estimates, Waits
-from bench.simulation.ours import AllowedIdle, OurEstimates, Ours
+from bench.simulation.baseline_policies import Easy, Fifo
+from bench.simulation.measurements import Estimate, Estimates, Waits
+from bench.simulation.planner_policy import AllowedIdle, OurEstimates, Ours
+from bench.simulation.simulator import simulate
 from bench.simulation.traces import HOUR, Cluster, Job, People, make_trace
-from bench.simulation.world import simulate
-from bench.simulation.yardsticks import Easy, Fifo
 
 CLUSTER = Cluster(nodes=12)
 DAYS = 7
@@ -35,9 +34,9 @@ PEOPLE = {
     "careless": People(median_need=0.6 * HOUR, overstating=1.2, uncertainty=1.0, take_default=0.5),
 }
 HELD_TO = ("careful", "usual")
-"""The kinds of people whom the goal for the mean wait is about."""
+"""The kinds of users to which the goal for the mean wait applies."""
 COLD = 100
-"""How many of the first forecasts of a week count as made after a cold start."""
+"""How many forecasts at the start of a week count as cold."""
 
 
 @dataclass(slots=True)
@@ -60,10 +59,10 @@ class Week:
 
 
 def run() -> None:
-    tell(measure())
+    report_weeks(measure())
 
 
-def tell(weeks: Sequence[Week]) -> None:
+def report_weeks(weeks: Sequence[Week]) -> None:
     by_policy = {name: [week for week in weeks if week.policy == name] for name in _POLICIES}
     for name, own in by_policy.items():
         _report_policy(name, own)
@@ -72,7 +71,7 @@ def tell(weeks: Sequence[Week]) -> None:
 
 
 def measure() -> list[Week]:
-    """Every week is a world of its own, so that all cores can work."""
+    """Weeks are independent, so that all cores can work."""
     worlds = [(people, load, seed) for people in PEOPLE for load in LOADS for seed in SEEDS]
     with ProcessPoolExecutor() as pool:
         return [week for weeks in pool.map(_live, *zip(*worlds, strict=True)) for week in weeks]
@@ -88,7 +87,7 @@ def _live(people: str, load: float, seed: int) -> list[Week]:
 
 
 def true_share(estimates: Sequence[Estimate]) -> float:
-    """In per cent: how often the start lay in the told interval."""
+    """In per cent: how often the start was inside the stated interval."""
     return 100 * statistics.mean(each.earliest <= each.waited <= each.latest_likely for each in estimates)
 
 
@@ -144,8 +143,8 @@ def _report_goals(ours: Sequence[Week], easy: Sequence[Week]) -> None:
     for people in PEOPLE:
         own = [(mine, theirs) for mine, theirs in pairs if mine.people == people]
         used = sum(job.used for mine, _ in own for job in mine.trace)
-        asked = sum(job.asked for mine, _ in own for job in mine.trace)
-        _say(f"{people} people: time used of the time asked for", 100 * used / asked, "%")
+        requested = sum(job.requested for mine, _ in own for job in mine.trace)
+        _say(f"{people} people: time used of the time asked for", 100 * used / requested, "%")
         _say(f"mean wait of ours / EASY's, {people} people", _ratio(own), "x")
         ratios = [mine.mean_wait / theirs.mean_wait for mine, theirs in own]
         _say(f"mean wait of ours / EASY's, {people} people, lowest week", min(ratios), "x")
@@ -158,7 +157,7 @@ def _report_goals(ours: Sequence[Week], easy: Sequence[Week]) -> None:
 
 
 def _ratio(pairs: Sequence[tuple[Week, Week]]) -> float:
-    """Of the mean waits over all those weeks."""
+    """Of the mean waits over all these weeks."""
     return sum(mine.mean_wait for mine, _ in pairs) / sum(theirs.mean_wait for _, theirs in pairs)
 
 
@@ -188,7 +187,7 @@ def _error_ratio(estimates: Sequence[Estimate]) -> float:
 
 
 def _use(week: Week) -> float:
-    """Until the last one left: whoever lets people wait also needs longer."""
+    """Until the last job left: a policy with longer waits also takes longer overall."""
     end = max(job.arrives + week.waits.waited[job.number] + job.occupies for job in week.trace)
     return week.waits.used_gpu_seconds / (end * CLUSTER.gpus)
 

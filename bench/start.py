@@ -1,8 +1,8 @@
-"""`start`: how long it takes from asking to a shell, on one machine, with nothing else going on.
+"""`start`: the time from request to shell, on one idle machine.
 
 - submit → first output: POST /v1/jobs/submit, the event stream until active, the system's ssh running `echo`.
 - reserve → first output: the same from the start of a `gpu-dev reserve` process.
-- submit → processor: until the reservation's history shows it placed (times of one database, one clock).
+- submit → processor: until the reservation's history shows its placement (times of one database, one clock).
 """
 
 import http.client

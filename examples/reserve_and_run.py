@@ -7,7 +7,7 @@ def main() -> None:
     client = GpuDev()
     with client.reserve(gpus=2, hours=1, disk="none") as server:
         print(server.run("echo $CUDA_VISIBLE_DEVICES").stdout.strip())
-        # Several arguments arrive as they are, whatever is in them.
+        # Several arguments are passed unchanged, without a shell.
         print(server.run(["printf", "%s\n", "it's $HOME"]).stdout.strip())
         try:
             server.run("echo 'out of memory' >&2; exit 1")

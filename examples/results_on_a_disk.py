@@ -1,4 +1,4 @@
-"""Files that stay: one reservation writes to a disk, the next one finds it there."""
+"""Persistent files: one reservation writes to a disk, the next one reads them."""
 
 import tempfile
 from pathlib import Path
@@ -21,7 +21,7 @@ def main() -> None:
         with client.reserve(gpus=1, hours=1, disk=DISK) as server:
             where = server.copy_folder(project)
             server.run(f"cd {where} && sh train.sh")
-    # A snapshot is taken first; then the disk is free for the next one.
+    # A snapshot is taken first; then the disk is free for the next reservation.
     client.jobs.wait_until_released(server.id, timeout=600)
     with client.reserve(gpus=1, hours=1, disk=DISK) as server:
         print(server.run("tail -n 1 log.txt").stdout.strip())

@@ -1,4 +1,4 @@
-"""Wait for GPUs and say how long it takes: place in the line, expected start, steps of the preparation."""
+"""Wait for GPUs with progress: queue position, expected start, steps of the preparation."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""A cluster on paper and in virtual time: traces of people who ask for GPUs, and policies that decide who gets them."""
+"""A simulated cluster in virtual time: traces of requests, and policies that decide which ones start."""

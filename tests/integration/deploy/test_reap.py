@@ -29,7 +29,7 @@ def test_a_process_that_its_starter_lost_is_killed_and_the_exit_code_kept() -> N
         timeout=60,
     )
     assert done.returncode == 3
-    assert "killing what was left behind" in done.stderr
+    assert "killing leftover process" in done.stderr
     assert not is_alive(int(done.stdout))
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench.paper_processor NODES`: a real processor over a cluster without processes."""
+"""`python -m bench.simulated_processor NODES`: a real processor over a simulated cluster."""
 
 import asyncio
 import sys

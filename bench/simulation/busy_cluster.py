@@ -1,4 +1,4 @@
-"""A busy cluster of any size in one moment, always the same for the same numbers: for measuring the planner's speed."""
+"""A busy cluster of any size at one moment, deterministic: for measuring the planner's speed."""
 
 import random
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Moment:
     holdings: list[Allocation]
     queue: list[Request]
     began: dict[ReservationId, datetime]
-    """When each of the holdings began."""
+    """When each allocation began."""
 
 
 def busy_moment(*, nodes: int, running: int, queued: int, seed: int = 1) -> Moment:
-    """Exactly so many run, spread over all nodes; of what is left free some is whole, most is crumbs."""
+    """Exactly this many run, spread over all nodes; some nodes stay whole, most have a few GPUs left."""
     dice = random.Random(seed)
     all_nodes = [Node(f"node-{number:05}", "h100", _UNITS) for number in range(nodes)]
     free = {node.name: _UNITS for node in all_nodes}
@@ -40,15 +40,15 @@ def busy_moment(*, nodes: int, running: int, queued: int, seed: int = 1) -> Mome
             spare -= units - 1
             first = _UNITS - free[name]
             free[name] -= units
-            who = ReservationId(UUID(int=1_000_000 + len(holdings)))
-            asked = timedelta(hours=dice.choice(_HOURS))
-            began[who] = NOW - asked * dice.random() * 0.9
+            reservation_id = ReservationId(UUID(int=1_000_000 + len(holdings)))
+            requested = timedelta(hours=dice.choice(_HOURS))
+            began[reservation_id] = NOW - requested * dice.random() * 0.9
             share = NodeShare(0, name, units, tuple(range(first, first + units)))
-            holdings.append(Allocation(who, "h100", (share,), began[who] + asked))
+            holdings.append(Allocation(reservation_id, "h100", (share,), began[reservation_id] + requested))
     return Moment(all_nodes, holdings, [_request(dice, number) for number in range(queued)], began)
 
 
 def _request(dice: random.Random, number: int) -> Request:
     units, nodes = dice.choices(_SHAPES, _SHARE_OF_SHAPES)[0]
-    who = ReservationId(UUID(int=number))
-    return Request(who, number, "h100", units, nodes, timedelta(hours=dice.choice(_HOURS)))
+    reservation_id = ReservationId(UUID(int=number))
+    return Request(reservation_id, number, "h100", units, nodes, timedelta(hours=dice.choice(_HOURS)))

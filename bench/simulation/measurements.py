@@ -1,17 +1,18 @@
-"""What a run is judged by: waits, use of the GPUs, idle GPUs that somebody waited for, and what people were told
-beside what happened. Watchers: they see a run and change nothing."""
+"""Measurements of a run: waits, GPU utilisation, idle GPUs while a fitting request waited, accuracy of estimates.
+
+They are watchers: they observe a run and change nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bench.simulation.baseline_policies import fit
+from bench.simulation.simulator import Held, Policy, State, predict_start
 from bench.simulation.traces import Job
-from bench.simulation.world import Held, Policy, State, foresee
-from bench.simulation.yardsticks import fit
 
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds by job, the use of GPUs, and the time in which GPUs were idle though somebody waited whom they fit."""
+    """Waits by job in seconds, GPU utilisation, and the time in which GPUs were idle while a fitting request waited."""
 
     waited: dict[int, int] = field(default_factory=dict)
     used_gpu_seconds: int = 0
@@ -37,7 +38,7 @@ def any_fits(state: State) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What somebody was told when they came, as waits in seconds, and how long it really took."""
+    """The estimate at submit and the actual wait, in seconds."""
 
     job: Job
     latest: float
@@ -49,24 +50,24 @@ class Estimate:
 
 @dataclass(slots=True)
 class Estimates:
-    """For the yardsticks: the one estimate that a scheduler of their kind prints, by its own rules and the planned
-    ends. Made for every `every`-th that has to wait, since each is a simulation of its own."""
+    """For the baselines: the estimate that such a scheduler would print, by its own rules and the planned ends. Made
+    for every `every`-th queued request, because each is a separate simulation."""
 
     policy: Policy
     every: int = 1
     estimates: list[Estimate] = field(default_factory=list)
-    _told: dict[int, int] = field(default_factory=dict)
-    _seen: int = 0
+    _stated: dict[int, int] = field(default_factory=dict)
+    _queued_count: int = 0
 
     def started(self, state: State, job: Job) -> None:
-        told = self._told.pop(job.number, None)
-        if told is not None:
-            self.estimates.append(Estimate(job, told, told, told, told, state.now - job.arrives))
+        stated = self._stated.pop(job.number, None)
+        if stated is not None:
+            self.estimates.append(Estimate(job, stated, stated, stated, stated, state.now - job.arrives))
 
     def left(self, state: State, held: Held) -> None: ...
 
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
         for job in arrived:
-            self._seen += 1
-            if self._seen % self.every == 0:
-                self._told[job.number] = foresee(self.policy, state, job) - state.now
+            self._queued_count += 1
+            if self._queued_count % self.every == 0:
+                self._stated[job.number] = predict_start(self.policy, state, job) - state.now

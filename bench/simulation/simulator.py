@@ -1,7 +1,7 @@
-"""Virtual time: requests arrive, a policy starts some, those that started leave when their people do.
+"""Virtual time: requests arrive, a policy starts some, and running jobs end.
 
-It keeps the books (who holds what, who waits, what was free) and believes no policy: a start that does not fit is an
-error. It refuses to know why anybody was started, and it never tells a policy how long somebody will really stay.
+It tracks allocations, queue and free GPUs, and verifies every start of a policy: one that does not fit is an error. It
+does not know why a job was started, and never reveals to a policy how long a job will really run.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bench.simulation.traces import Cluster, Job
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A job that has its GPUs. `until` is the last moment at which they are free again, as far as anybody knows."""
+    """A running job. `until` is the latest time at which its GPUs are free again, as far as a policy knows."""
 
     job: Job
     nodes: tuple[int, ...]
@@ -24,7 +24,7 @@ class Held:
 
 @dataclass(slots=True)
 class State:
-    """What a policy may see. It must not write to it."""
+    """The state that a policy may read. It must not change it."""
 
     cluster: Cluster
     now: int
@@ -32,10 +32,10 @@ class State:
     """GPUs free now, by node."""
     held: dict[int, Held]
     queue: dict[int, Job]
-    """Who waits, in order of arrival."""
+    """Queued jobs in order of arrival."""
 
     def until(self, job: Job, start: int) -> int:
-        return start + job.asked + self.cluster.margin
+        return start + job.requested + self.cluster.margin
 
 
 Placement = tuple[Job, tuple[int, ...]]
@@ -44,20 +44,20 @@ Placement = tuple[Job, tuple[int, ...]]
 
 class Policy(Protocol):
     def decide(self, state: State) -> Sequence[Placement]:
-        """Who starts now, and where; asked whenever somebody came or GPUs became free."""
+        """The jobs to start now, with nodes; called after each arrival and release."""
 
 
 class Watcher(Protocol):
-    """Sees everything that happens, and changes nothing."""
+    """Observes all events and changes nothing."""
 
     def started(self, state: State, job: Job) -> None: ...
     def left(self, state: State, held: Held) -> None: ...
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
-        """`arrived`: whoever came just now and has to wait. Nothing happens before `until`."""
+        """`arrived`: jobs that just arrived and have to wait. Nothing happens before `until`."""
 
 
 def simulate(cluster: Cluster, trace: Sequence[Job], policy: Policy, watchers: Sequence[Watcher] = ()) -> State:
-    """Until everybody has come and gone."""
+    """Run until all jobs have ended."""
     state = State(cluster, 0, [cluster.units] * cluster.nodes, {}, {})
     leaving: list[tuple[int, int]] = []
     coming = list(reversed(trace))
@@ -86,7 +86,7 @@ def simulate(cluster: Cluster, trace: Sequence[Job], policy: Policy, watchers: S
 
 def place(state: State, job: Job, nodes: tuple[int, ...]) -> None:
     if state.queue.pop(job.number, None) is None:
-        raise AssertionError(f"job {job.number} does not wait")
+        raise AssertionError(f"job {job.number} is not queued")
     if len(nodes) != job.nodes or len(set(nodes)) != job.nodes:
         raise AssertionError(f"job {job.number} was given {nodes}")
     for node in nodes:
@@ -103,8 +103,8 @@ def free(state: State, number: int) -> Held:
     return held
 
 
-def foresee(policy: Policy, state: State, job: Job) -> int:
-    """When the job starts under the policy if nobody else comes and everybody stays to the planned end."""
+def predict_start(policy: Policy, state: State, job: Job) -> int:
+    """When the job starts under the policy if no other job arrives and all run to their planned end."""
     later = State(state.cluster, state.now, list(state.free), dict(state.held), dict(state.queue))
     leaving = [(held.until, held.job.number) for held in later.held.values()]
     heapify(leaving)

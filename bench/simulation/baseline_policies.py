@@ -1,14 +1,14 @@
-"""The yardsticks: plain first in, first out, and textbook EASY backfill, written from the books and not from ours.
+"""Baseline policies: plain FIFO and textbook EASY backfill, independent of our planner.
 
-Both pack as we do (the fullest node that fits, ties by number), so that what differs is only who may go first.
-EASY: the first that waits has a reservation at the earliest moment it fits by the planned ends (the shadow time);
-anybody behind may start now if they are gone by then, or use only what the first one leaves over at that moment.
+Both pack as we do (the fullest node that fits, ties by number), so that only the order differs. EASY: the first queued
+job has a reservation at the earliest time it fits by the planned ends (the shadow time); a later job may start now if
+it ends by then, or uses only GPUs that the first one leaves free at that time.
 """
 
 from collections.abc import Iterable, Sequence
 
+from bench.simulation.simulator import Placement, State
 from bench.simulation.traces import Job
-from bench.simulation.world import Placement, State
 
 
 class Fifo:
@@ -51,7 +51,7 @@ class Easy:
 
 
 def fit(free: Sequence[int], job: Job, node_units: int) -> tuple[int, ...] | None:
-    """The fullest node that has room, or as many whole nodes as a gang takes."""
+    """The fullest node with enough free GPUs, or as many whole nodes as a gang needs."""
     if job.nodes == 1:
         node = min((n for n, units in enumerate(free) if units >= job.units), key=free.__getitem__, default=None)
         return None if node is None else (node,)
@@ -67,7 +67,7 @@ def take(free: list[int], job: Job, nodes: tuple[int, ...]) -> None:
 def _reservation(
     first: Job, free: Sequence[int], ends: Iterable[tuple[int, Job, tuple[int, ...]]], node_units: int
 ) -> tuple[int, list[int]]:
-    """The shadow time, and what each node has left then beside the first one."""
+    """The shadow time, and the GPUs left on each node then beside the first job."""
     then = list(free)
     shadow = 0
     waiting_for = sorted(ends, key=lambda end: (end[0], end[1].number))

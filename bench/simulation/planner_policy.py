@@ -1,7 +1,7 @@
-"""Our planner as a policy, and what it tells people: the real one, fed as the processor feeds it.
+"""Our planner as a policy, with its estimates: the real planner, with input as from the processor.
 
-The planner is told ends and durations with the margin for preparing and clearing in them, so that the starts it
-promises hold however slowly that goes.
+Ends and durations include the margin for preparation and teardown, so that guaranteed starts hold even if these are
+slow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from bench.simulation.measuring import Estimate, any_fits
+from bench.simulation.measurements import Estimate, any_fits
+from bench.simulation.simulator import Held, Placement, State
 from bench.simulation.traces import Cluster, Job
-from bench.simulation.world import Held, Placement, State
 from gpudev.domain.cluster import Allocation, Node, NodeShare
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import Estimate as QueueEstimate
@@ -22,13 +22,13 @@ from support.planner.whole_plan import forecast, plan_queue
 GPU_TYPE = "h100"
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 """A Monday."""
-_TELL_AGAIN = timedelta(hours=1)
+_FORECAST_AGAIN = timedelta(hours=1)
 
 
 class Ours:
     def __init__(self, cluster: Cluster) -> None:
         self.waits: Mapping[ReservationId, QueueEstimate] = {}
-        """What everybody who waits was told last; the next plan keeps it."""
+        """The last estimates of all queued requests; the next plan keeps them."""
         self._nodes = [Node(_name(number), GPU_TYPE, cluster.units) for number in range(cluster.nodes)]
         self._margin = timedelta(seconds=cluster.margin)
         self._requests: dict[int, Request] = {}
@@ -47,14 +47,14 @@ class Ours:
             self._nodes,
             *self._facts(state),
             began={id_of(number): moment(held.since) for number, held in state.held.items()},
-            latest={who: wait.latest for who, wait in self.waits.items()},
+            latest={reservation_id: wait.latest for reservation_id, wait in self.waits.items()},
             came={id_of(number): moment(job.arrives) for number, job in state.queue.items()},
             experience={GPU_TYPE: experience},
             margin=self._margin,
         )
 
     def _facts(self, state: State) -> tuple[list[Allocation], list[Request], datetime]:
-        """Made once for each job: a run asks for them many thousand times."""
+        """Cached per job: a run needs them many thousand times."""
         self._holdings = {n: self._holdings.get(n) or _holding(held) for n, held in state.held.items()}
         self._requests = {n: self._requests.get(n) or _request(job, state.cluster) for n, job in state.queue.items()}
         return list(self._holdings.values()), list(self._requests.values()), moment(state.now)
@@ -62,49 +62,49 @@ class Ours:
 
 @dataclass(slots=True)
 class OurEstimates:
-    """What people are told when they come, learnt from what happened: the forecasts begin knowing nothing."""
+    """Estimates at submit, learnt from earlier jobs: the forecasts start without history."""
 
     ours: Ours
     experience: Experience = field(default_factory=Experience)
     estimates: list[Estimate] = field(default_factory=list)
-    """Of what was told on arrival."""
+    """Of estimates at submit."""
     later: list[Estimate] = field(default_factory=list)
-    """Of what was told again while they waited."""
-    _told: dict[int, list[Forecast]] = field(default_factory=dict)
+    """Of later estimates of queued requests."""
+    _forecasts: dict[int, list[Forecast]] = field(default_factory=dict)
 
     def started(self, state: State, job: Job) -> None:
-        for told in self._told.pop(job.number, ()):
-            self.experience = self.experience.after_start(told, moment(state.now))
-            (self.estimates if told.is_newcomer else self.later).append(_estimate(job, told, state))
+        for made in self._forecasts.pop(job.number, ()):
+            self.experience = self.experience.after_start(made, moment(state.now))
+            (self.estimates if made.is_newcomer else self.later).append(_estimate(job, made, state))
 
     def left(self, state: State, held: Held) -> None:
         job = held.job
-        self.experience = self.experience.after_release(timedelta(seconds=job.used), timedelta(seconds=job.asked))
+        self.experience = self.experience.after_release(timedelta(seconds=job.used), timedelta(seconds=job.requested))
 
     def decided(self, state: State, arrived: Sequence[Job], until: int) -> None:
         if not arrived:
             return
         now = moment(state.now)
-        for who, told in self.ours.forecast(state, self.experience).items():
-            so_far = self._told.setdefault(number_of(who), [])
-            if not so_far or now - so_far[-1].made_at >= _TELL_AGAIN:
-                so_far.append(told)
+        for reservation_id, made in self.ours.forecast(state, self.experience).items():
+            so_far = self._forecasts.setdefault(number_of(reservation_id), [])
+            if not so_far or now - so_far[-1].made_at >= _FORECAST_AGAIN:
+                so_far.append(made)
 
 
 def _estimate(job: Job, forecast: Forecast, state: State) -> Estimate:
-    told, waited = forecast.prediction, round(state.now - seconds_of(forecast.made_at))
-    return Estimate(job, told.bound, told.expected, told.earliest, told.latest_likely, waited)
+    prediction, waited = forecast.prediction, round(state.now - seconds_of(forecast.made_at))
+    return Estimate(job, prediction.bound, prediction.expected, prediction.earliest, prediction.latest_likely, waited)
 
 
 @dataclass(slots=True)
 class AllowedIdle:
-    """The time in which GPUs were idle though the rules would have let somebody start on them: beside everybody who
-    holds something and everybody else's place as the planner told it. Counted here, with plain arithmetic."""
+    """The time in which GPUs were idle although the rules would have allowed a start: next to all running jobs and all
+    other planned starts. Computed here, with plain arithmetic."""
 
     ours: Ours
     seconds: int = 0
     looked: int = 0
-    """How often somebody who waited would have fitted, if it were not for others' places."""
+    """How often a queued request would have fitted without the planned starts of others."""
 
     def started(self, state: State, job: Job) -> None: ...
 
@@ -118,9 +118,9 @@ class AllowedIdle:
 
 
 def any_allowed(state: State, waits: Mapping[ReservationId, QueueEstimate]) -> bool:
-    """Whether anybody who waits could start now without touching anybody else's place."""
+    """Whether any queued request could start now without delaying another planned start."""
     places: dict[int, list[tuple[float, float, int, int]]] = {node: [] for node in range(state.cluster.nodes)}
-    """By node: (from, until, GPUs, whose)."""
+    """By node: (from, until, GPUs, owner)."""
     for held in state.held.values():
         for node in held.nodes:
             places[node].append((state.now, held.until, held.job.units, held.job.number))
@@ -129,7 +129,7 @@ def any_allowed(state: State, waits: Mapping[ReservationId, QueueEstimate]) -> b
         if wait.latest is not None:
             start = seconds_of(wait.latest)
             for name in wait.nodes:
-                places[int(name)].append((start, start + job.asked + state.cluster.margin, job.units, number))
+                places[int(name)].append((start, start + job.requested + state.cluster.margin, job.units, number))
     return any(_could_start(state, job, places) for job in state.queue.values())
 
 
@@ -167,7 +167,7 @@ def _name(number: int) -> str:
 
 
 def _request(job: Job, cluster: Cluster) -> Request:
-    duration = timedelta(seconds=job.asked + cluster.margin)
+    duration = timedelta(seconds=job.requested + cluster.margin)
     return Request(id_of(job.number), job.number, GPU_TYPE, job.units, job.nodes, duration, slots=True)
 
 

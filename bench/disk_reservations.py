@@ -1,8 +1,7 @@
-"""`disks`, the part about reservations: how much later a dev server starts because it has a disk, and how long after
-the end of a reservation its disk is free again. A real processor and database; dev servers on paper, which start at
-once.
+"""`disks`, part two: added start time with a disk, and the time until a disk is free after a reservation ends.
 
-Local: an empty home, and one with 10,000 files and 1 GB. A cloud: against a stub of AWS in the same process.
+Processor and database are real; dev servers are simulated and start at once. Local: an empty home, and one with 10,000
+files and 1 GB. Cloud: a stub of AWS in the same process.
 """
 
 import asyncio
@@ -130,8 +129,9 @@ async def _running(settings: Settings, cloud: CloudDisks) -> AsyncIterator[World
 
 
 async def _stays_in_turn(world: World, disk: str) -> tuple[list[float], list[float], list[float]]:
-    """One without a disk and one with it in turn, so that whatever else the machine does hits both: the first's starts,
-    and the second's starts and ends."""
+    """Alternates reservations without and with a disk, so that other load on the machine affects both equally.
+
+    Returns the starts without a disk, and the starts and ends with one."""
     without, starts, ends = [], [], []
     for number in range(_WARM_UP + _ROUNDS):
         plain, _ = await _stay(world, "none")
@@ -147,7 +147,7 @@ async def _stay(world: World, disk: str) -> tuple[float, float]:
     began = time.perf_counter()
     rid = await _start(world, disk)
     started = time.perf_counter()
-    await asyncio.sleep(0.2)  # what goes on in the background after a start is over
+    await asyncio.sleep(0.2)  # until background work after the start is done
     ending = time.perf_counter()
     await _end(world, rid)
     ended = time.perf_counter()

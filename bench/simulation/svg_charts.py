@@ -1,4 +1,4 @@
-"""Charts as SVG, by hand: axes, curves, dots and a legend are all that the documentation needs."""
+"""Simple SVG charts: axes, curves, dots and a legend are all that the documentation needs."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ class Axis:
     least: float
     most: float
     marks: Sequence[tuple[float, str]]
-    """Where something is written, and what."""
+    """Positions and texts of the labels."""
     logarithmic: bool = False
 
     def part(self, value: float) -> float:
-        """Where on the axis the value lies, from 0 to 1; beyond the ends: at the end."""
+        """The value's position on the axis, from 0 to 1, clamped to the ends."""
         value = min(self.most, max(self.least, value))
         if self.logarithmic:
             return math.log(value / self.least) / math.log(self.most / self.least)
@@ -47,7 +47,7 @@ class Chart:
         self._name(colour, name)
 
     def band(self, low: float, high: float, colour: str, name: str = "") -> None:
-        """All the way across, between two heights."""
+        """A band over the whole width, between two heights."""
         (left, top), (right, bottom) = self._place((self.x.least, high)), self._place((self.x.most, low))
         box = f"x='{left:.1f}' y='{top:.1f}' width='{right - left:.1f}' height='{bottom - top:.1f}'"
         self._parts.insert(0, f"<rect {box} fill='{colour}'/>")
@@ -92,7 +92,7 @@ class Chart:
             self._legend.append((colour, name))
 
     def _names(self) -> Iterable[str]:
-        """Right-aligned at the top, beside the title's line."""
+        """Right-aligned at the top, in line with the title."""
         x = _WIDTH - _RIGHT
         for colour, name in reversed(self._legend):
             x -= 7 * len(name)
