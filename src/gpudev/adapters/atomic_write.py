@@ -26,9 +26,9 @@ def write_atomically(
             os.fchmod(fd, mode)
             if owner is not None:
                 os.fchown(fd, owner, owner)
-            left = text.encode()
-            while left:  # a disk that fills up accepts a part first, and fails only at the rest
-                left = left[os.write(fd, left) :]
+            rest = text.encode()
+            while rest:  # a disk that fills up accepts a part first, and fails only at the next one
+                rest = rest[os.write(fd, rest) :]
             if durable:
                 os.fsync(fd)
         finally:

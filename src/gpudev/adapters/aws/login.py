@@ -89,11 +89,11 @@ class SignedRequestPolicy:
         return AcceptedRequest(endpoint, tuple(headers.items()), headers[NONCE_HEADER])
 
 
-def _check_headers(given: Mapping[str, str]) -> dict[str, str]:
+def _check_headers(received: Mapping[str, str]) -> dict[str, str]:
     """With our spelling of the names, in our order."""
-    values = {name.lower(): value for name, value in given.items()}
+    values = {name.lower(): value for name, value in received.items()}
     expected = {name.lower() for name in _HEADER_PATTERNS}
-    if len(values) != len(given) or values.keys() != expected:
+    if len(values) != len(received) or values.keys() != expected:
         raise Invalid(f"invalid headers (expected {', '.join(_HEADER_PATTERNS)}, each once)", field="headers")
     checked = {name: values[name.lower()] for name in _HEADER_PATTERNS}
     for name, value in checked.items():

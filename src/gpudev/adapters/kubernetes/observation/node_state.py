@@ -99,12 +99,12 @@ def _foreign_units(record: NodeRecord, gpu_type: GpuType, units: int, pods: Sequ
         else:
             used += pod.requests
             used_slots += pod.name.startswith(DEV_SERVER_PREFIX)
-    left = min(
+    usable = min(
         units - used_slots if gpu_type.is_cpu else units - used.gpus,
         (total.cpu_millis - used.cpu_millis) // unit_share.cpu_millis,
         (total.memory_mib - used.memory_mib) // unit_share.memory_mib,
     )
-    return units - max(0, min(units, left))
+    return units - max(0, min(units, usable))
 
 
 def _excess_requests(requests: ResourceRequests, unit_share: CpuMemory) -> ResourceRequests:

@@ -116,8 +116,8 @@ class NvmlUsage:
             self._measuring.cancel()
 
     async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
-        wanted = [(share.node, index) for share in reservation.shares for index in share.gpu_indices]
-        if not wanted:
+        gpus = [(share.node, index) for share in reservation.shares for index in share.gpu_indices]
+        if not gpus:
             return []
         now = self._clock.now()
         if self._measuring is None and (self._measured_at is None or now - self._measured_at >= _MEASUREMENT_LIFETIME):
@@ -125,7 +125,7 @@ class NvmlUsage:
             self._measuring = asyncio.create_task(self._measure(now), name="nvml")
         if self._measuring is not None:
             await asyncio.wait({self._measuring}, timeout=_WAIT_SECONDS)
-        return [self._by_index[index] for _, index in wanted if index in self._by_index]
+        return [self._by_index[index] for _, index in gpus if index in self._by_index]
 
     async def _measure(self, now: datetime) -> None:
         try:

@@ -77,8 +77,8 @@ class Zygote:
             pending += data
             while b"\n" in pending:
                 line, _, pending = pending.partition(b"\n")
-                given, descriptors = descriptors, []
-                _send_answer(self._control, self._handle_request(json.loads(line), given))
+                passed, descriptors = descriptors, []
+                _send_answer(self._control, self._handle_request(json.loads(line), passed))
 
     def reap_children(self) -> None:
         """Record the wait status of children and of orphans, which become our children."""

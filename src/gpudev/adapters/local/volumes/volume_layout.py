@@ -220,8 +220,8 @@ class VolumeLayout:
 
     def _write_record(self, path: Path, text: str) -> None:
         """Also removes drafts of it that a killed process left behind."""
-        for left in path.parent.glob(f"{path.name}.*.new"):
-            left.unlink(missing_ok=True)
+        for draft in path.parent.glob(f"{path.name}.*.new"):
+            draft.unlink(missing_ok=True)
         write_atomically(path, text, durable=True)
         sync_folder(path.parent)
 

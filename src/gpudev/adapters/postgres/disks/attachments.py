@@ -72,13 +72,13 @@ class PostgresAttachments:
         if row is None:
             return None
         operations = {operation["kind"]: operation for operation in found}
-        ready = operations.get(OperationKind.MAKE_READY)
-        away = operations.get(OperationKind.PUT_AWAY)
+        make_ready = operations.get(OperationKind.MAKE_READY)
+        put_away = operations.get(OperationKind.PUT_AWAY)
         return DiskAttachment(
             disk_rows.disk_from_row(row),
-            ready_operation=None if ready is None else disk_rows.operation_from_row(ready),
-            ready_count=0 if ready is None else ready["times"],
-            away_operation=None if away is None else disk_rows.operation_from_row(away),
+            ready_operation=None if make_ready is None else disk_rows.operation_from_row(make_ready),
+            ready_count=0 if make_ready is None else make_ready["times"],
+            away_operation=None if put_away is None else disk_rows.operation_from_row(put_away),
         )
 
     async def write_finished_operation(self, changes: OperationChanges, key: str, *, now: datetime, by: str) -> bool:

@@ -410,8 +410,8 @@ async def _write_change(connection: Connection, change: Change, now: datetime) -
         raise Stale("the reservation has changed meanwhile; try again")
 
 
-async def _copy_addons(connection: Connection, left: ReservationId, moved: ReservationId, now: datetime) -> None:
-    """Addons that the moved reservation has already are kept."""
+async def _copy_addons(connection: Connection, old_id: ReservationId, new_id: ReservationId, now: datetime) -> None:
+    """Addons that the new reservation has already are kept."""
     has_addons = await connection.fetchval(
         """
         INSERT INTO interiors (reservation_id, wanted, due_at)
@@ -420,8 +420,8 @@ async def _copy_addons(connection: Connection, left: ReservationId, moved: Reser
         ON CONFLICT (reservation_id) DO UPDATE SET wanted = interiors.wanted + 1, due_at = $3
         RETURNING TRUE
         """,
-        left,
-        moved,
+        old_id,
+        new_id,
         now,
     )
     if not has_addons:
@@ -432,8 +432,8 @@ async def _copy_addons(connection: Connection, left: ReservationId, moved: Reser
         SELECT $2, github_user, ssh_public_keys, added_by, added_at FROM reservation_users WHERE reservation_id = $1
         ON CONFLICT DO NOTHING
         """,
-        left,
-        moved,
+        old_id,
+        new_id,
     )
     await connection.execute(
         """
@@ -441,7 +441,7 @@ async def _copy_addons(connection: Connection, left: ReservationId, moved: Reser
         SELECT $2, token, public_key, private_key, $3 FROM jupyter_servers WHERE reservation_id = $1
         ON CONFLICT DO NOTHING
         """,
-        left,
-        moved,
+        old_id,
+        new_id,
         now,
     )
