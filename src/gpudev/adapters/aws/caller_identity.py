@@ -1,4 +1,4 @@
-"""AWS callers: parsing of STS responses, and who of the callers may log in. Pure.
+"""AWS callers: parsing of STS responses, and which callers may log in. Pure.
 
 A response must have exactly the expected form. Anything else (a proxy's page, another action's response, entities, a
 repeated element) means that we do not know who answered.
