@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gpudev.adapters.aws.permissions import DISK_OPERATIONS, NODE_OPERATIONS, RECONCILE_AVAILABILITY, RECONCILE_DISKS
-from gpudev.adapters.kubernetes.uncached_access import NODE_MACHINES_CLUSTER_RULES, NODE_MACHINES_NAMESPACE_RULES
+from gpudev.adapters.kubernetes.client.rbac import NODE_MACHINES_CLUSTER_RULES, NODE_MACHINES_NAMESPACE_RULES
 from gpudev.domain.disks.operations import SnapshotStatus
 from gpudev.embedded.postgres import EmbeddedPostgres
 from support.clouds.aws_stub import AwsStub

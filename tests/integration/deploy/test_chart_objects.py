@@ -7,18 +7,19 @@ from typing import Any
 import click
 import pytest
 
-from gpudev.adapters.kubernetes import uncached_access
 from gpudev.adapters.kubernetes.client.rbac import (
     CLUSTER_RULES,
     DISK_CLUSTER_RULES,
     DISK_NAMESPACE_RULES,
     NAMESPACE_RULES,
+    NODE_MACHINES_CLUSTER_RULES,
+    NODE_MACHINES_NAMESPACE_RULES,
+    OBSERVE_CLUSTER_RULES,
     TEARDOWN_DISK_CLUSTER_RULES,
     TEARDOWN_NAMESPACE_RULES,
     PolicyRule,
 )
 from gpudev.adapters.kubernetes.objects.server_manifests import build_efs_storage_class
-from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES as READING
 from gpudev.main import cli
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, KubernetesSettings
 from support.deploy.helm_chart import Helm, Object, Rendered, chart_values, containers
@@ -207,12 +208,10 @@ def test_each_service_is_granted_exactly_what_its_code_declares(chart: Rendered)
         everywhere = (*CLUSTER_RULES, *(for_disks if has_cloud else ()))
         assert _granted(chart.get("ClusterRole", f"gpu-dev-{app}")) == _declared(everywhere)
         assert _granted(chart.get("Role", app)) == _declared((*among, *(DISK_NAMESPACE_RULES if has_cloud else ())))
-    assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(READING)
-    assert _granted(chart.get("Role", "toolbox")) == _declared(uncached_access.NODE_MACHINES_NAMESPACE_RULES)
+    assert _granted(chart.get("ClusterRole", "gpu-dev-availability-updater")) == _declared(OBSERVE_CLUSTER_RULES)
+    assert _granted(chart.get("Role", "toolbox")) == _declared(NODE_MACHINES_NAMESPACE_RULES)
     if has_cloud:
-        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(
-            uncached_access.NODE_MACHINES_CLUSTER_RULES
-        )
+        assert _granted(chart.get("ClusterRole", "gpu-dev-toolbox")) == _declared(NODE_MACHINES_CLUSTER_RULES)
     assert len(chart.of("ClusterRole")) == 3 + has_cloud
     assert len(chart.of("Role")) == 3
 

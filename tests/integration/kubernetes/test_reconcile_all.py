@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.adapters.aws.permissions import RECONCILE_AVAILABILITY, RECONCILE_DISKS
-from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES
+from gpudev.adapters.kubernetes.client.rbac import OBSERVE_CLUSTER_RULES
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.settings import DatabaseSettings
 from support.clouds.aws_stub import AwsStub

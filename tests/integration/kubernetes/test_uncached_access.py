@@ -3,7 +3,8 @@
 import pytest
 
 from gpudev.adapters.kubernetes import uncached_access as reading_module
-from gpudev.adapters.kubernetes.uncached_access import OBSERVE_CLUSTER_RULES, UncachedCluster
+from gpudev.adapters.kubernetes.client.rbac import OBSERVE_CLUSTER_RULES
+from gpudev.adapters.kubernetes.uncached_access import UncachedCluster
 from gpudev.domain.cluster import Catalogue, load_catalogue
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.clock import SystemClock

@@ -18,7 +18,6 @@ from gpudev.adapters.kubernetes.cache.object_records import (
     to_pod_record,
 )
 from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi, ResourceVersionExpired, connect_api
-from gpudev.adapters.kubernetes.client.rbac import CLUSTER_RULES, PolicyRule
 from gpudev.adapters.kubernetes.client.resource_kinds import NODE, POD, Manifest
 from gpudev.adapters.kubernetes.observation.node_state import compute_node_states
 from gpudev.adapters.kubernetes.observation.server_state import compute_server_state
@@ -30,8 +29,6 @@ from gpudev.settings import KubernetesSettings
 
 _T = TypeVar("_T")
 _PAGE = 500
-OBSERVE_CLUSTER_RULES = tuple(PolicyRule(rule.group, rule.resources, ("list",)) for rule in CLUSTER_RULES)
-"""All that UncachedCluster needs."""
 
 
 class UncachedCluster:
@@ -110,12 +107,6 @@ class UncachedCluster:
 
 
 # Machines of nodes, and removal of pods whose node no longer answers.
-
-
-NODE_MACHINES_CLUSTER_RULES = (PolicyRule("", ("nodes",), ("list",)),)
-"""Only where a cloud provides the nodes' machines."""
-NODE_MACHINES_NAMESPACE_RULES = (PolicyRule("", ("pods",), ("list", "delete")),)
-"""All that the operators' commands need."""
 
 
 class KubernetesMachines:

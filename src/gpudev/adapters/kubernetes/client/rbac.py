@@ -1,7 +1,6 @@
 """RBAC rules that our services need in the cluster, and no others.
 
-The chart grants exactly these; a test compares. The API needs none. Commands that only read have their own rules
-(`uncached_access.OBSERVE_CLUSTER_RULES`).
+The chart grants exactly these; a test compares. The API needs none.
 """
 
 from dataclasses import dataclass
@@ -52,3 +51,12 @@ TEARDOWN_NAMESPACE_RULES = (
 
 TEARDOWN_DISK_CLUSTER_RULES = (PolicyRule("", ("persistentvolumes",), ("list", "watch", "delete")),)
 """Cluster-wide, for `expire`, and only with disks."""
+
+OBSERVE_CLUSTER_RULES = tuple(PolicyRule(rule.group, rule.resources, ("list",)) for rule in CLUSTER_RULES)
+"""Cluster-wide, for commands that read the cluster's state once."""
+
+NODE_MACHINES_CLUSTER_RULES = (PolicyRule("", ("nodes",), ("list",)),)
+"""Cluster-wide, for operators' commands on machines, and only where a cloud provides the machines."""
+
+NODE_MACHINES_NAMESPACE_RULES = (PolicyRule("", ("pods",), ("list", "delete")),)
+"""In the namespace of the dev servers, for operators' commands on machines."""
