@@ -1,4 +1,4 @@
-"""One task per key, many keys at once, and no more at work than allowed. Knows nothing of what they do."""
+"""Asyncio tasks by key: one per key, many keys concurrently, up to a limit."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ class KeyedTasks(Generic[_K, _T]):
         at_once: int = sys.maxsize,
         on_end: "Callable[[_K, asyncio.Task[_T]], None]" = _ignore_end,
     ) -> None:
-        """`on_end` is called when a task has ended and its key is free again."""
+        """`on_end` is called when a task has ended and its key is free."""
         self._name = name
         self._slots = asyncio.Semaphore(at_once)
         self._on_end = on_end
@@ -36,7 +36,7 @@ class KeyedTasks(Generic[_K, _T]):
     def start(
         self, key: _K, work: Callable[[], Awaitable[_T]], *, after: "asyncio.Task[_T] | None" = None
     ) -> "asyncio.Task[_T]":
-        """The task of this key: the one that runs already, or a new one. `after`: not before that one has ended."""
+        """The key's running task, or a new one. `after`: a task that must end first."""
         task = self._tasks.get(key)
         if task is not None:
             self._requested_again.add(key)
@@ -46,7 +46,7 @@ class KeyedTasks(Generic[_K, _T]):
         return task
 
     def was_requested_again(self, key: _K) -> bool:
-        """Whether somebody wanted this task since it began: it may not have seen why."""
+        """Whether `start` was called again since the task began: it may have missed the reason."""
         return key in self._requested_again
 
     def cancel_all_but(self, keys: Collection[_K]) -> None:
@@ -65,7 +65,7 @@ class KeyedTasks(Generic[_K, _T]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, work: Callable[[], Awaitable[_T]], after: "asyncio.Task[_T] | None") -> _T:
-        if after is not None:  # without a slot, or those that wait could take them all
+        if after is not None:  # before taking a slot: waiting tasks must not exhaust them
             await asyncio.wait({after})
         async with self._slots:
             return await work()

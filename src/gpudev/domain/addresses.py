@@ -17,13 +17,13 @@ _METADATA_NETWORKS = tuple(
         "fd20:ce::/32",  # Google Cloud
     )
 )
-"""Nothing of ours, and no machine that anybody works with, is ever there."""
+"""No dev server or service of ours is ever in these networks."""
 _NAT64_NETWORK = ip_network("64:ff9b::/96")
-"""IPv4 addresses as networks that speak IPv6 alone write them (NAT64)."""
+"""IPv4 addresses as seen from IPv6-only networks (NAT64)."""
 
 
 def parse_address(text: str) -> IpAddress:
-    """An IPv4 address that is written as an IPv6 one is the same address. Raises ValueError."""
+    """Unwraps IPv4 addresses written as IPv6. Raises ValueError."""
     address = ip_address(text.partition("%")[0])
     if not isinstance(address, IPv6Address):
         return address
@@ -59,7 +59,7 @@ class ListenAddress:
 def parse_listen_address(text: str) -> ListenAddress:
     """192.0.2.7, 192.0.2.7:7443, lab.example.org, [2001:db8::7]:7443. Raises Invalid.
 
-    An address that stands for all of a machine's is refused: people are told where to come, and that is none."""
+    Rejects wildcard addresses: clients connect to this address."""
     spelled = text.strip()
     if bracketed := re.fullmatch(r"\[([0-9A-Fa-f:.]+)\](?::([0-9]{1,5}))?", spelled):
         host, port = bracketed.groups()
@@ -83,8 +83,7 @@ def parse_listen_address(text: str) -> ListenAddress:
 
 
 def parse_bind_address(text: str) -> ListenAddress:
-    """ADDRESS:PORT where something listens that no person is told to come to: every address of the machine will do,
-    as 0.0.0.0:9090 or [::]:9090. Raises Invalid."""
+    """ADDRESS:PORT of an internal listener. Wildcards are allowed (0.0.0.0:9090, [::]:9090). Raises Invalid."""
     spelled = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\s]+)):([0-9]{1,5})", text.strip())
     host = (spelled[1] or spelled[2]) if spelled else ""
     if spelled is None or not 0 < int(spelled[3]) < 65_536 or not (_find_ip(host) or _HOST_NAME.fullmatch(host)):

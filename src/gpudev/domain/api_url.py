@@ -1,13 +1,13 @@
-"""The address of an API: one spelling of it, so that what is kept under an address is found again.
+"""The address of an API, normalized: credentials are stored under it.
 
-Apart from the other addresses, because every command of the client loads it.
+Kept apart from the other addresses, because every client command loads it.
 """
 
 from urllib.parse import urlsplit
 
 
 class InvalidApiUrl(ValueError):
-    """`hint`: what an address looks like, in a sentence; or empty."""
+    """`hint`: an example of a valid address, or empty."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -16,7 +16,7 @@ class InvalidApiUrl(ValueError):
 
 
 def normalize_api_url(text: str, where: str) -> str:
-    """`where`: what its giver calls it. Raises InvalidApiUrl."""
+    """`where`: the option or variable it came from. Raises InvalidApiUrl."""
     try:
         parts = urlsplit(text.strip())
         port = parts.port

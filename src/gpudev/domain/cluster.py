@@ -12,7 +12,7 @@ from gpudev.domain.ids import ReservationId
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine as last seen. Units that foreign work uses are never counted on."""
+    """A machine as last observed. Units in unmanaged use (`foreign_units`) are never planned with."""
 
     name: str
     gpu_type: str
@@ -21,13 +21,13 @@ class Node:
     schedulable: bool = True
     foreign_units: int = 0
     foreign_indices: frozenset[int] = frozenset()
-    """Which GPUs foreign work uses, where that is known (one machine); counted in foreign_units."""
+    """The GPUs in unmanaged use, where they are known (one machine); included in foreign_units."""
     simulated: bool = False
     address: str = ""
     zone: str | None = None
-    """Where it is, as volumes see it. None: volumes do not care."""
+    """The zone for volumes. None: volumes are not bound to zones here."""
     closed_because: str | None = None
-    """Why an operator has closed it (it may be empty); None: none has. The cluster itself may close nodes, too."""
+    """The reason of an operator's cordon (may be empty). None: no cordon. The cluster can also close nodes itself."""
 
     @property
     def offers(self) -> bool:
@@ -36,18 +36,18 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """One node's part in a reservation. Rank 0 is where people log in."""
+    """One node's part in a reservation. Users log in to rank 0."""
 
     rank: int
     node: str
     units: int
     gpu_indices: tuple[int, ...] = ()
-    """Which GPUs, where we choose them (one machine); empty where the cluster does, or for CPU slots."""
+    """The GPUs, where the planner chooses them (one machine). Empty where the cluster does, and for CPU slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one reservation holds until it is released: running, being prepared, or being torn down."""
+    """What one reservation holds until its release: while it is prepared, runs, or is torn down."""
 
     reservation_id: ReservationId
     gpu_type: str
@@ -58,14 +58,14 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class ZoneConstraint:
-    """What keeps a request near its disk. Volumes cannot leave their zone."""
+    """Binds a request to its disk's zones, because volumes cannot leave their zone."""
 
     disk_name: str
     zones: frozenset[str]
     """Where the disk's volume can be attached."""
     move_time: timedelta | None = None
-    """How long it takes to make the volume anew in another zone, after its reservation was given a place there. None:
-    it cannot be."""
+    """How long it takes to create the volume anew in another zone, counted from the placement there. None:
+    impossible."""
 
 
 # Cordons: nodes that operators closed for new work.
@@ -79,19 +79,19 @@ class Cordon:
     node: str
     by: str
     reason: str
-    """For everybody who waits; may be empty."""
+    """Shown to queued users; may be empty."""
     at: datetime
 
 
 def check_cordon_reason(reason: str) -> str:
-    """It is shown in terminals, so nothing in it may move a cursor."""
+    """It is shown in terminals, so it must not contain control characters."""
     if len(reason) > _MAX_REASON_LENGTH or not reason.isprintable():
         raise Invalid(f"a reason is one line of at most {_MAX_REASON_LENGTH} printable characters", field="reason")
     return reason.strip()
 
 
 def apply_cordons(nodes: Iterable[Node], cordons: Mapping[str, Cordon]) -> tuple[Node, ...]:
-    """The nodes as the cluster shows them, less what operators have closed."""
+    """The observed nodes, with cordoned ones closed."""
     return tuple(
         node
         if (cordon := cordons.get(node.name)) is None
@@ -101,7 +101,7 @@ def apply_cordons(nodes: Iterable[Node], cordons: Mapping[str, Cordon]) -> tuple
 
 
 def describe_closed_node(node: Node) -> str:
-    """In words, to follow the node's name and a verb."""
+    """A phrase to follow the node's name and a verb."""
     return f"closed for new work: {node.closed_because}" if node.closed_because else "closed for new work"
 
 
@@ -111,7 +111,7 @@ def describe_closed_node(node: Node) -> str:
 SLOTS_PER_CPU_NODE = 3
 MAX_NODES = 4
 SINGLE_COUNTS = (1, 2, 4, 8, 16)
-"""Counts anybody may ask for; 24 and 32 exist too, as three and four whole nodes of a multinode type."""
+"""Counts on one node; 24 and 32 are three and four whole nodes of a multinode type."""
 ALL_COUNTS = (*SINGLE_COUNTS, 24, 32)
 
 
@@ -126,7 +126,7 @@ class GpuType:
     multinode: bool = False
     description: str = ""
     is_active: bool = True
-    """Whether it is offered. What runs or waits when that ends goes on."""
+    """Whether it is offered. Reservations made before it was deactivated continue."""
 
     @property
     def is_cpu(self) -> bool:
@@ -139,7 +139,7 @@ class GpuType:
 
     @property
     def max_gpus_per_reservation(self) -> int:
-        """The most one reservation of this type can ever hold."""
+        """The maximum for one reservation of this type."""
         return self.max_gpus * (MAX_NODES if self.multinode else 1)
 
     def allowed_counts(self) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ class GpuType:
         return within + tuple(n for n in whole if n in ALL_COUNTS)
 
     def node_count(self, gpu_count: int) -> int:
-        """How many nodes a request of an allowed count takes."""
+        """Nodes that a request of an allowed count takes."""
         if self.is_cpu or gpu_count <= self.max_gpus:
             return 1
         return gpu_count // self.max_gpus
@@ -162,7 +162,7 @@ Catalogue = Mapping[str, GpuType]
 
 
 def load_catalogue() -> Catalogue:
-    """The seed of the database's table; at run time the table is the truth."""
+    """The seed of the database table, which is authoritative at run time."""
     text = files("gpudev.domain").joinpath("catalogue.toml").read_text(encoding="utf-8")
     return {name: GpuType(name=name, **row) for name, row in tomllib.loads(text).items()}
 
@@ -173,10 +173,10 @@ def load_catalogue() -> Catalogue:
 @dataclass(frozen=True, slots=True)
 class GpuUse:
     gpu: str
-    """Its number on its node, as people there see it (nvidia-smi)."""
+    """Its index on the node, as nvidia-smi shows it."""
     node: str
     at: datetime
     busy: float | None = None
-    """Which share of the time it computed, from 0 to 1. None: not measured."""
+    """Utilization, from 0 to 1. None: not measured."""
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None

@@ -1,13 +1,13 @@
 """Errors by meaning. Each class maps to one HTTP status in the API.
 
-Messages are written for the person who asked; they name the next step where there is one.
+Messages are written for the user and name the next step where there is one.
 """
 
 from typing import ClassVar
 
 
 class GpuDevError(Exception):
-    """The base of all errors this system raises on purpose."""
+    """Base class of all errors that gpu-dev raises on purpose."""
 
     code: ClassVar[str] = "error"
 
@@ -17,7 +17,7 @@ class GpuDevError(Exception):
 
 
 class Invalid(GpuDevError):
-    """The request can never be granted as it stands."""
+    """The request can never succeed in this form."""
 
     code = "invalid"
 
@@ -35,13 +35,13 @@ class Forbidden(GpuDevError):
 
 
 class NotFound(GpuDevError):
-    """It is not there, or it is not yours: the two are told apart to nobody."""
+    """It does not exist, or it belongs to another user: callers cannot tell which."""
 
     code = "not_found"
 
 
 class Conflict(GpuDevError):
-    """True at another time: the present state does not allow it."""
+    """The current state does not allow it."""
 
     code = "conflict"
 
@@ -65,13 +65,13 @@ class IdempotencyMismatch(Conflict):
 
 
 class IllegalTransition(Conflict):
-    """A status change that the table of moves does not have."""
+    """A transition that is not in the table."""
 
     code = "illegal_move"
 
 
 class Stale(Conflict):
-    """The row was no longer as it had been read; nothing was written."""
+    """The row has changed since it was read; nothing was written."""
 
     code = "stale"
 
@@ -87,7 +87,7 @@ class LimitReached(GpuDevError):
 
 
 class RateLimited(LimitReached):
-    """Nothing is wrong with it but how often it is asked."""
+    """Too many requests in a short time."""
 
     code = "too_often"
 
@@ -97,12 +97,12 @@ class RateLimited(LimitReached):
 
 
 class Unavailable(GpuDevError):
-    """A part we need does not answer. Unknown is unknown: no decision follows from it."""
+    """A dependency does not answer. Its state is unknown, so no decision follows."""
 
     code = "unavailable"
 
 
 class ClusterError(GpuDevError):
-    """The cluster answered, and it said no."""
+    """The cluster answered with an error."""
 
     code = "cluster_error"

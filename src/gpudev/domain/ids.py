@@ -1,4 +1,4 @@
-"""Ids and names. A reservation's id names everything created for it, so that all of it can be found."""
+"""Ids and names. Everything created for a reservation bears its id, so it can be found."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ DiskId = NewType("DiskId", UUID)
 
 _ID_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 MAX_CANDIDATES = 5
-"""So many ids that one prefix could mean are named."""
+"""An ambiguous prefix names at most this many ids."""
 
 
 def new_reservation_id() -> ReservationId:
@@ -25,7 +25,7 @@ def new_disk_id() -> DiskId:
 
 
 def short_id(reservation_id: UUID) -> str:
-    """The eight hex digits people type; unique among the unreleased (the database sees to it)."""
+    """The eight hex digits people type; unique among unreleased reservations (by a database constraint)."""
     return reservation_id.hex[:8]
 
 
@@ -34,7 +34,7 @@ def pod_name(reservation_id: UUID) -> str:
 
 
 def parse_id_prefix(text: str, field: str, what: str = "id") -> str:
-    """The hex digits of an id, or of its beginning, as somebody typed it. Raises Invalid."""
+    """The hex digits of an id or of its prefix, from user input. Raises Invalid."""
     digits = text.replace("-", "").lower()
     if len(text) > 36 or not _ID_PREFIX.fullmatch(digits):
         raise Invalid(f"{text[:80]!r} is no {what}: give all of it, or its first 4 or more hex digits", field=field)
@@ -42,7 +42,7 @@ def parse_id_prefix(text: str, field: str, what: str = "id") -> str:
 
 
 def ambiguous_id_error(text: str, candidates: Sequence[UUID]) -> AmbiguousId:
-    """Names the candidates, each by enough digits to tell them apart: eight are unique among the unreleased only."""
+    """Lists the candidates with enough digits to distinguish them: eight are unique among the unreleased only."""
     shown = candidates[:MAX_CANDIDATES]
     shorts = [short_id(one) for one in shown]
     if len(set(shorts)) < len(shorts):

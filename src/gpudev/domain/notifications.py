@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class NotificationKind(StrEnum):
-    """What people can want to be told of."""
+    """What users can be notified of."""
 
     READY = "ready"
     WARNING = "warning"
@@ -19,12 +19,12 @@ HISTORY_KINDS: dict[NotificationKind, tuple[str, ...]] = {
     NotificationKind.FAILED: ("failed",),
     NotificationKind.ENDED: ("expired", "cancelled"),
 }
-"""By which lines of the history each is told."""
+"""The history events that cause each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Words for people. Nothing in them lets anybody in anywhere."""
+    """Text for people. It contains no secret."""
 
     kind: NotificationKind
     title: str
@@ -33,7 +33,7 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Whose reservation it is about."""
+    """The owner of the reservation."""
 
     username: str
     email: str | None

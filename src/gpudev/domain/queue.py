@@ -9,11 +9,11 @@ from gpudev.domain.cluster import ZoneConstraint
 from gpudev.domain.ids import ReservationId
 
 CONFIDENCE = 0.8
-"""How often a start is to lie between `earliest` and `latest_likely`."""
+"""The share of starts that should fall between `earliest` and `latest_likely`."""
 
 
 class DelayCause(StrEnum):
-    """Why somebody starts later than they were told."""
+    """Why a start is later than the previous estimate."""
 
     NODE_LOST = "a node was lost"
     OPERATOR = "an operator's act"
@@ -26,7 +26,7 @@ class DelayCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeInterval:
-    """When a start is expected: between the outer two in four of five cases, as often before the middle as after."""
+    """Expected start (the median), with an interval that holds in four of five cases."""
 
     expected: datetime
     earliest: datetime
@@ -35,12 +35,12 @@ class TimeInterval:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Where a request stands, and when it starts."""
+    """A request's queue position and starts."""
 
     position: int
     latest: datetime | None
-    """The promise: it starts by then even if nobody leaves early. Preparing and clearing away are in it. None:
-    nothing can be promised (its nodes are not there, or foreign work holds them)."""
+    """The guaranteed start: it holds even if nobody leaves early, and includes preparation and teardown. None: no
+    guarantee is possible (its nodes are missing or in unmanaged use)."""
     interval: TimeInterval | None
     reason: str
     nodes: tuple[str, ...] = ()
@@ -49,39 +49,39 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class StartQuote:
-    """What somebody who came now would be told: the start for one shape of request."""
+    """The start that a newcomer would get now, for one shape of request."""
 
     units: int
     node_count: int
     duration: timedelta | None
-    """As the planner counts it, preparing and clearing away included. None: however long."""
+    """As the planner counts it, with preparation and teardown. None: any duration."""
     latest: datetime
     interval: TimeInterval | None
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """One GPU type's plan as the processor last made it."""
+    """The processor's latest plan of one GPU type."""
 
     gpu_type: str
     made_at: datetime
     planned_seq: int
-    """Whoever came after this one was not yet looked at."""
+    """The last arrival that the plan includes."""
     estimates: Mapping[ReservationId, Estimate]
     quotes: tuple[StartQuote, ...] = ()
     usage_ratios: tuple[float, ...] | None = None
-    """How people leave, as `planning.queue.forecasting` counts it: for forecasts that are made elsewhere."""
+    """Learnt usage ratios, for forecasts made by the API (`planning.queue.forecasting`)."""
     correction_factors: tuple[tuple[float, float, float], ...] | None = None
-    """How forecasts for newcomers are corrected, as `planning.queue.forecasting` has learnt it."""
+    """Learnt corrections of newcomers' forecasts (`planning.queue.forecasting`)."""
     zones: Mapping[str, str] = field(default_factory=dict)
-    """Of the nodes that are in one."""
+    """By node, where it has one."""
     zone_constraints: Mapping[ReservationId, ZoneConstraint] = field(default_factory=dict)
-    """Of those who wait and have a disk somewhere."""
+    """Of queued requests whose disk has a volume."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateRecord:
-    """An estimate that was told, kept to be compared with what happened."""
+    """A published estimate, kept for comparison with the actual start."""
 
     reservation_id: ReservationId
     made_at: datetime
@@ -89,39 +89,39 @@ class EstimateRecord:
     latest: datetime
     interval: TimeInterval
     typical_seconds: float
-    """The forecast before experience corrected it; what is learnt from."""
+    """The uncorrected forecast, from which corrections are learnt."""
     is_newcomer: bool
     delay_cause: DelayCause | None = None
-    """Why it is later than what was told before; None: it is not."""
+    """Why it is later than the previous estimate. None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateOutcome:
-    """What was told, beside what happened."""
+    """An estimate and the actual start."""
 
     gpu_type: str
     estimate: EstimateRecord
     started_at: datetime | None
-    """None: it waits still."""
+    """None: it still waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """Somebody who left: how long they stayed of how long they could have (extensions included)."""
+    """One ended reservation: time used, and time granted (with extensions)."""
 
     gpu_type: str
     used: timedelta
     granted: timedelta
 
 
-# Wake-up messages: an id to examine, and the cause for the log. The row is the truth.
+# Wake-up messages: an id to examine, and the cause for the log. The row is authoritative.
 
 
 RESERVATION_QUEUE = "gpu_reservations"
 DISK_QUEUE = "disk_operations"
 MESSAGE_QUEUES = (RESERVATION_QUEUE, DISK_QUEUE)
 MESSAGE_LEASE = timedelta(seconds=30)
-"""A message that was read and not acknowledged is read again after this: longer than any cycle, soon after a crash."""
+"""An unacknowledged message is read again after this: longer than any cycle, soon after a crash."""
 MAX_MESSAGE_FAILURES = 3
 PLANNING_LEASE = "planning"
 

@@ -12,6 +12,6 @@ def new_span_id() -> str:
 
 
 def trace_headers(trace_id: str) -> dict[str, str]:
-    """For one request of a trace that begins here and is to be recorded: its parent, and an id that names both."""
+    """Headers of one request in a recorded trace: traceparent, and a request id made of trace and span."""
     span_id = new_span_id()
     return {"traceparent": f"00-{trace_id}-{span_id}-01", "X-Request-ID": f"{trace_id}.{span_id}"}

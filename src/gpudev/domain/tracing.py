@@ -35,7 +35,7 @@ class Span:
 
 
 def parse_traceparent(text: str) -> tuple[SpanRef, bool] | None:
-    """Whose child a request is, and whether its trace is to be recorded. None: nobody's that can be understood."""
+    """The parent span, and whether its trace is recorded. None: not a valid traceparent."""
     match = _TRACEPARENT.fullmatch(text.strip())
     if match is None or not int(match[1], 16) or not int(match[2], 16):
         return None
@@ -47,7 +47,7 @@ def reservation_root_span(reservation_id: ReservationId) -> SpanRef:
 
 
 def reservation_part_span(reservation_id: ReservationId, name: str) -> SpanRef:
-    """The same one for the same part, however often it is told."""
+    """Deterministic: the same part always gets the same span."""
     return SpanRef(reservation_id.hex, _span_id(reservation_id, name))
 
 

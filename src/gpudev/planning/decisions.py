@@ -11,23 +11,23 @@ from gpudev.domain.reservations.reservation import Reservation
 
 @dataclass(slots=True)
 class Decisions:
-    """What to write and what to do. Effects name reservations as they were read; each can run twice."""
+    """Changes to write and effects to run. Effects carry reservations as they were read; each can run twice."""
 
     changes: list[Change] = field(default_factory=list)
     updates: dict[ReservationId, Estimate] = field(default_factory=dict)
-    """Where those stand whose rows are no longer near enough to the plan."""
+    """New estimates, for rows that differ materially from the plan."""
     estimates: list[EstimateRecord] = field(default_factory=list)
-    """Estimates to be kept, to be compared with what happens."""
+    """Estimates to record, for comparison with actual starts."""
     launches: list[Reservation] = field(default_factory=list)
     starts: list[Reservation] = field(default_factory=list)
-    """To be launched as soon as the change that places them is written."""
+    """To launch once the change that places them is written."""
     teardowns: list[Reservation] = field(default_factory=list)
     withdrawals: list[Reservation] = field(default_factory=list)
-    """Those that wait again, with something left in a place that was refused."""
+    """Requeued ones whose rejected placement is not torn down yet."""
     messages: list[tuple[ReservationId, str]] = field(default_factory=list)
-    """To be shown in the dev server's terminals, once the change that says so is written."""
+    """To show in the dev server's terminals, once the corresponding change is written."""
     next_at: datetime | None = None
-    """When time alone changes something."""
+    """When the passage of time alone changes a decision."""
 
     def add(self, other: "Decisions") -> None:
         self.changes += other.changes

@@ -23,8 +23,8 @@ def admit_session(
     grant_state: GrantState | None,
     now: datetime,
 ) -> SshEndpoint:
-    """Where a new session goes. Raises Unauthenticated for what is no good token here, Conflict where there is
-    nothing to connect to."""
+    """The endpoint of a new session. Raises Unauthenticated for an invalid token, Conflict if there is no dev server to
+    connect to."""
     if (
         grant is None
         or grant_state is None
@@ -57,7 +57,7 @@ def find_session_end(grant: Grant, grant_state: GrantState) -> SessionEnd | None
 
 
 def get_connection(reservation_id: ReservationId, status: Status | None, connection: SshEndpoint | None) -> SshEndpoint:
-    """Raises NotFound, or Conflict while (or after) there is no dev server to connect to."""
+    """Raises NotFound, or Conflict if there is no dev server to connect to."""
     if status is None:
         raise NotFound("reservation not found")
     if status is not Status.ACTIVE or connection is None:
@@ -66,8 +66,8 @@ def get_connection(reservation_id: ReservationId, status: Status | None, connect
 
 
 def check_server_address(text: str, port: int, *, loopback_allowed: bool, ours: Collection[tuple[str, int]]) -> None:
-    """Whether a dev server may be at this address. What is recorded comes from our own processor; this holds even if
-    somebody managed to have something else recorded. Raises ClusterError.
+    """Checks that a dev server may have this address. The processor records it; this check also holds if the record was
+    tampered with. Raises ClusterError.
 
     `ours`: addresses and ports of the control plane itself.
     """
@@ -88,7 +88,7 @@ def _parse_address(text: str) -> IpAddress | None:
     try:
         return parse_address(text)
     except ValueError:
-        return None  # a name, or the folder of a socket
+        return None  # a host name, or the folder of a socket
 
 
 # Results of applying addons: when to retry, and the line of history.
@@ -96,7 +96,7 @@ def _parse_address(text: str) -> IpAddress | None:
 
 _WHILE_STARTING = timedelta(seconds=0.5)
 _WHILE_READY = timedelta(seconds=20)
-"""It may have died without anybody's asking."""
+"""Jupyter may have died since the last check."""
 _FIRST_PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(minutes=1)
 
@@ -109,13 +109,13 @@ def applied_result(addons: Addons, status: JupyterStatus | None, now: datetime) 
 
 
 def failed_result(addons: Addons, error: str, now: datetime) -> AddonResult:
-    """It is tried again, less and less often: the dev server may be away for long."""
+    """Retried with backoff: the dev server may be away for long."""
     pause = backoff(addons.attempts + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
     return AddonResult(addons.reservation_id, addons.generation, error, None, now + pause)
 
 
 def describe_jupyter_change(addons: Addons, status: JupyterStatus | None) -> str | None:
-    """A line for the reservation's history, if something happened that its owner waits for."""
+    """A line for the reservation's history. None: nothing that its owner waits for."""
     if addons.jupyter is None or status is None or addons.jupyter.status == status:
         return None
     match status.state:

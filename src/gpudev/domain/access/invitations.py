@@ -29,7 +29,7 @@ class Invitation:
     invitation_id: int
     username: str
     role: Role | None
-    """None: as recorded for whoever is a user already, else user."""
+    """None: an existing user keeps their role; a new one becomes `user`."""
     created_at: datetime
     expires_at: datetime
     used_at: datetime | None = None
@@ -48,15 +48,15 @@ class InvitationLink:
     api_url: str
     secret: str
     fingerprint: str | None = None
-    """Of the server's public key (SHA-256, base64url). None: its certificate is known to everybody's authorities, or
-    the API is on the same machine."""
+    """Of the server's public key (SHA-256, base64url). None: a public authority signed its certificate, or the API is
+    on the same machine."""
 
     def __str__(self) -> str:
         return f"{self.api_url}{INVITATION_PATH}#{self.secret}{f'.{self.fingerprint}' if self.fingerprint else ''}"
 
 
 def parse_invitation_link(text: str) -> InvitationLink:
-    """Raises Invalid for what is no invitation, without repeating it: it may hold most of a secret."""
+    """Raises Invalid. The error does not quote the text: it may contain most of a secret."""
     try:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port

@@ -13,9 +13,9 @@ STS_METHOD = "POST"
 STS_BODY = "Action=GetCallerIdentity&Version=2011-06-15"
 STS_CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 SERVER_HEADER = "X-GPU-Dev-Server"
-"""Which server it is meant for, as its sender reaches it: another server has no use for it."""
+"""The server that a proof is for, by the name under which the client reaches it. Other servers reject the proof."""
 NONCE_HEADER = "X-GPU-Dev-Nonce"
-"""What that server gave out for one login."""
+"""The server's nonce for one login."""
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]{2,12}){1,2}-[0-9]{1,2}")
 _PARTITIONS = (
     ("cn-", "aws-cn", "amazonaws.com.cn"),
@@ -32,7 +32,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class StsEndpoint:
-    """AWS's token service in one region."""
+    """The AWS Security Token Service of one region."""
 
     region: str
     partition: str
@@ -51,7 +51,7 @@ def get_sts_endpoint(region: str) -> StsEndpoint:
 
 
 def server_name(api_url: str) -> str:
-    """What a server is called by whoever reaches it at this address: its host, and its port unless that is usual."""
+    """A server's name for clients that reach it at this address: the host, and the port unless it is the default."""
     parts = urlsplit(api_url)
     host = parts.hostname or ""
     shown = f"[{host}]" if ":" in host else host
@@ -61,21 +61,21 @@ def server_name(api_url: str) -> str:
 
 # The nonce of an OIDC login names the server it is for.
 #
-# An ID token is valid for any gpu-dev server. A person lured to a hostile server with the same issuer would bring
-# their token there, and that server could use it at the real one. The nonce is the one part of a token that the
-# client chooses, so it says where the client logs in.
+# An ID token is valid for any gpu-dev server with the same issuer. A hostile server could reuse the token of a person
+# it lured. The nonce is the only part of a token that the client chooses, so it names the server that the client logs
+# in to.
 
 
 _BOUND_NONCE = re.compile(r"[A-Za-z0-9_-]{43}\.([A-Za-z0-9_-]{43})")
 
 
 def bind_nonce(random: str, server: str) -> str:
-    """`random`: 43 letters of one's own. `server`: what it is called by whoever logs in there."""
+    """`random`: 43 random characters. `server`: its name (`server_name`) for the client that logs in."""
     return f"{random}.{_server_digest(server)}"
 
 
 def names_another_server(nonce: object, servers: Iterable[str]) -> bool:
-    """Whether this nonce names a server, and none of these. What our client did not make names none."""
+    """Whether this nonce names a server that is not in `servers`. Nonces of other clients name no server."""
     named = _BOUND_NONCE.fullmatch(nonce) if isinstance(nonce, str) else None
     return named is not None and named[1] not in {_server_digest(server) for server in servers}
 

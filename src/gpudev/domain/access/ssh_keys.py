@@ -1,7 +1,7 @@
 """Public SSH keys: parsing and checking what may log in to a dev server.
 
 A key is parsed to its last field, so that only a key is stored: no options ("command=…"), no second line, no comment.
-This module does not know whose key it is.
+This module knows nothing about owners.
 """
 
 import base64
@@ -34,7 +34,7 @@ def parse_public_keys(lines: Iterable[str], *, field: str = "ssh_public_keys") -
 
 
 def usable_public_keys(lines: Iterable[str]) -> tuple[str, ...]:
-    """Those lines that are usable keys, each once, the first MAX_KEYS: for lists that others keep."""
+    """The usable keys among these lines, each once, at most MAX_KEYS: for lists that we do not control."""
     keys: dict[str, None] = {}
     for line in lines:
         try:
@@ -45,7 +45,7 @@ def usable_public_keys(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_public_key(line: str) -> str:
-    """One OpenSSH public key as "type base64". Raises ValueError saying what is wrong with it."""
+    """One OpenSSH public key as "type base64". Raises ValueError with the reason."""
     if len(line) > MAX_KEY_LENGTH:
         raise ValueError(f"it is longer than {MAX_KEY_LENGTH} characters")
     if "PRIVATE KEY" in line:
@@ -65,7 +65,7 @@ def parse_public_key(line: str) -> str:
 
 
 def check_github_user(name: str) -> str:
-    """A name GitHub could have given out; nothing else ever becomes part of an address."""
+    """Raises Invalid unless GitHub could have issued this name: it becomes part of a URL."""
     if not _GITHUB_USER.fullmatch(name):
         raise Invalid(
             f"{name[:80]!r} is no GitHub user name: use 1 to 39 letters, digits and '-', beginning with no '-'",
@@ -86,7 +86,7 @@ def _check_blob(kind: str, text: str) -> None:
 
 
 def _split(blob: bytes) -> list[bytes]:
-    """The length-prefixed fields a key's data is made of; they must fill it exactly."""
+    """The length-prefixed fields of a key's data. They must fill it exactly."""
     fields, at = [], 0
     while at < len(blob):
         end = at + 4 + int.from_bytes(blob[at : at + 4])
@@ -119,7 +119,7 @@ def _check_ecdsa(kind: str, fields: list[bytes]) -> None:
 
 
 def _own_fields(kind: str, count: int) -> int:
-    """Keys on a security token name the application they are for in one more field."""
+    """Keys on a security token have one more field: the application."""
     return count + 1 if kind.startswith("sk-") else count
 
 

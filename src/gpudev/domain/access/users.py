@@ -28,17 +28,17 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class FairShareUsage:
-    """What counts for a user's fair share."""
+    """A user's recent usage and weight, the input of fair share."""
 
     gpu_hours: float
-    """Used lately; what is longer ago counts less."""
+    """Recent use; older use counts less."""
     weight: float = 1.0
-    """How much of the cluster is meant for them, relative to others."""
+    """The user's share of the cluster, relative to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as the database knows it: never the key itself."""
+    """A key as the database stores it: never the secret."""
 
     key_id: int
     user: User

@@ -24,14 +24,14 @@ class DiskEntry:
 @dataclass(frozen=True, slots=True)
 class Contents:
     files: int
-    """Everything that is no folder."""
+    """Everything except folders."""
     folders: int
     size_bytes: int
-    """The sum of the files' lengths; a file with two names counts twice."""
+    """The sum of file sizes; a file with two links counts twice."""
     entries: tuple[DiskEntry, ...]
-    """Those nearest to the top, by depth and then by name."""
+    """The entries nearest to the top, by depth, then by name."""
     is_counted: bool = True
-    """False: something could not be looked at, or not in time, and there is more than the totals say."""
+    """False: some entries could not be read, or not in time, and the totals are too low."""
 
     @property
     def is_complete(self) -> bool:

@@ -5,9 +5,9 @@ import re
 from gpudev.domain.errors import Invalid
 
 DEFAULT_DISK = "default"
-"""The disk a reservation gets when it names none and nothing else holds it."""
+"""The disk of a reservation that names none, if it is free."""
 NO_DISK = "none"
-"""Asking for this disk means: scratch space that ends with the reservation."""
+"""As a disk name: scratch space, lost at release."""
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
 
 
@@ -18,7 +18,7 @@ def check_disk_name(name: str, field: str = "disk_name") -> str:
 
 
 def check_new_disk_name(name: str, field: str = "disk_name") -> str:
-    """One that a disk may be given."""
+    """The name of a new disk. Raises Invalid."""
     if name == NO_DISK:
         raise Invalid(f"{NO_DISK!r} means no disk; choose another name", field=field)
     return check_disk_name(name, field)

@@ -11,7 +11,7 @@ from gpudev.domain.ids import DiskId, ReservationId, UserId, short_id
 
 OperationId = NewType("OperationId", UUID)
 RecordedSnapshotId = NewType("RecordedSnapshotId", UUID)
-"""Our own id of a snapshot, which is also the token of its creation."""
+"""Our own id of a snapshot, also the idempotency token of its creation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +19,28 @@ class DiskSettings:
     """Limits of disks, and how long their snapshots are kept."""
 
     default_size_gb: int = 100
-    """Of a disk that is created by using it."""
+    """The size of a disk that is created by its first use."""
     min_size_gb: int = 1
     max_size_gb: int = 4096
     max_per_user: int = 10
     max_gb_per_user: int = 8192
     zone: str = ""
-    """For volumes that are created in advance. None: each is created at its first use, in the zone of that."""
+    """The zone of volumes created in advance. None: a volume is created at its first use, in the zone of that use."""
     retention: timedelta = timedelta(days=30)
-    """How long a deleted disk can be restored."""
+    """How long a deleted disk can be undeleted."""
     snapshot_every: timedelta = timedelta(days=1)
-    """Of a disk in use; the end of a reservation takes one anyway. 0: none in between."""
+    """Interval of snapshots of a disk in use; the end of a reservation always takes one. 0: no others."""
     keep_last: int = 5
-    """How many of a disk's newest automatic snapshots are kept…"""
+    """How many of a disk's newest automatic snapshots are kept."""
     keep_daily_days: int = 14
-    """…and besides them, one for each of this many days."""
+    """For how many days one automatic snapshot per day is kept as well."""
     keep_asked: timedelta = timedelta(days=90)
-    """How long snapshots are kept that their owner asked for."""
+    """How long snapshots taken by their owner are kept."""
     move_takes: timedelta = timedelta(seconds=30)
-    """What the plan allows for creating a volume from a finished snapshot in another zone. A request that would wait
-    longer for a node near its disk starts elsewhere."""
+    """Planned time for creating a volume from a completed snapshot in another zone. A request that would wait longer
+    than this for a node in its disk's zone starts in another zone."""
     poll_every: timedelta = timedelta(seconds=2)
-    """How often the cloud is asked about something that takes time."""
+    """Poll interval for long-running cloud operations."""
 
 
 class OperationKind(StrEnum):
@@ -59,12 +59,12 @@ class OperationKind(StrEnum):
 
     @property
     def label(self) -> str:
-        """For people to read."""
+        """For display."""
         return self.value.replace("_", " ")
 
     @property
     def is_by_system(self) -> bool:
-        """The system does it by itself; it waits its turn where a person would be refused."""
+        """Requested by the system. It waits for other operations, where a user's request would be rejected."""
         return self in _SYSTEM_KINDS
 
 
@@ -84,28 +84,28 @@ class OperationState(StrEnum):
 
 class SnapshotStatus(StrEnum):
     BEGINNING = "beginning"
-    """Recorded; the cloud may or may not have heard of it."""
+    """Recorded; the cloud may not know it yet."""
     PENDING = "pending"
     COMPLETED = "completed"
     FAILED = "failed"
-    """It never became one."""
+    """Its creation failed."""
     LOST = "lost"
-    """It was one, and the cloud says that there is none. That may be a mistake, so it is not tidied up either."""
+    """It existed, and the cloud no longer lists it. That may be an error of the cloud, so its record is kept."""
     REMOVING = "removing"
     REMOVED = "removed"
 
     @property
     def is_usable(self) -> bool:
-        """It holds what was on the volume when it was taken, or will as soon as the cloud has finished it."""
+        """It holds the volume's state at the time it was taken, or will once the cloud has completed it."""
         return self in (SnapshotStatus.PENDING, SnapshotStatus.COMPLETED)
 
 
 class SnapshotReason(StrEnum):
-    """What a snapshot was taken for."""
+    """Why a snapshot was taken."""
 
     END_OF_RESERVATION = "end of reservation"
     SCHEDULED = "scheduled"
-    """The disk is in use, and was not kept for long."""
+    """Of a disk in use whose last snapshot is too old."""
     ASKED = "asked"
     BEFORE_RESTORE = "before restore"
     BEFORE_MOVE = "before move"
@@ -116,14 +116,14 @@ class VolumeStatus(StrEnum):
     MAKING = "making"
     KEPT = "kept"
     RETIRED = "retired"
-    """Another volume took its place; what was on it is in the snapshot `saved_in`."""
+    """Replaced by another volume; its state is in the snapshot `saved_in`."""
     REMOVED = "removed"
-    """Also one that was never made."""
+    """Also if it was never created."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """A disk as operations see and change it."""
+    """A disk as operations read and change it."""
 
     disk_id: DiskId
     user_id: UserId
@@ -134,18 +134,18 @@ class DiskState:
     volume_id: str | None = None
     zone: str | None = None
     saved_as: RecordedSnapshotId | None = None
-    """The snapshot that holds exactly what is on the volume (or will be, where there is none yet). None: no snapshot
+    """The snapshot that equals the volume's state (or will be the state of a volume not yet created). None: no snapshot
     does, because a dev server could write since."""
     holder: ReservationId | None = None
-    """The reservation that has it and is not released."""
+    """The unreleased reservation that claims it."""
     is_deleted: bool = False
     deleted_at: datetime | None = None
     purge_started_at: datetime | None = None
     purged_at: datetime | None = None
     contents: str | None = None
-    """Where the listing of what was last on it is kept."""
+    """The key of its last listing in `disk_contents`."""
     mark: int = 0
-    """The row's version as it was read. 0: it is new."""
+    """The row's version as read. 0: a new row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +162,23 @@ class SnapshotRecord:
     contents: str | None = None
     error: str | None = None
     lacks: str | None = None
-    """What was on the volume and could not be taken along, in words. The volume of such a one is kept."""
+    """What could not be copied from the volume, for people. The volume of such a snapshot is kept."""
 
     @property
     def is_whole(self) -> bool:
-        """Everything that was on the volume is in it: the volume may go."""
+        """It contains everything on the volume, so the volume may be removed."""
         return self.status is SnapshotStatus.COMPLETED and self.lacks is None
 
     @property
     def missing_note(self) -> str | None:
-        """What it lacks, for people. None: nothing, as far as is known."""
+        """What it lacks, for people. None: nothing known."""
         if self.lacks is None:
             return None
         return f"snapshot {short_id(self.snapshot_id)} lacks {self.lacks}; volume {self.volume_id} has them and is kept"
 
     @property
     def problem_note(self) -> str | None:
-        """What went wrong with it, for people who count on it. None: nothing."""
+        """Its error, for people. None: none."""
         if self.status in (SnapshotStatus.FAILED, SnapshotStatus.LOST):
             return f"snapshot {short_id(self.snapshot_id)} came to nothing: {self.error}"
         return self.missing_note
@@ -186,12 +186,12 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRecord:
-    """A volume that we made, or are making."""
+    """A volume that we created or are creating."""
 
     token: UUID
     disk_id: DiskId
     operation_id: OperationId
-    """That made it."""
+    """The operation that created it."""
     status: VolumeStatus
     zone: str
     size_gb: int
@@ -211,13 +211,13 @@ class Operation:
     asked_at: datetime
     state: OperationState = OperationState.WAITING
     step: str = "waiting"
-    """What is going on, in words."""
+    """The current step, for people."""
     blocks: frozenset[DiskId] = frozenset()
-    """Disks that no later operation may touch yet."""
+    """Disks that later operations must not touch yet."""
     attempts: int = 0
     """Failures in a row."""
     rejections: int = 0
-    """Of these, how often the cloud said no."""
+    """How many of these were rejections by the cloud."""
     next_attempt_at: datetime | None = None
     error: str | None = None
     result: str | None = None
@@ -232,11 +232,11 @@ class Operation:
     name: str | None = None
     contents: str | None = None
     seq: int = 0
-    """Order of arrival. 0: it is new."""
+    """Order of arrival. 0: a new row."""
     version: int = 0
 
     def snapshot_token(self, number: int) -> RecordedSnapshotId:
-        """Of the number-th snapshot that it takes: the same after every restart."""
+        """Token of the operation's snapshot with this number: stable across restarts."""
         return RecordedSnapshotId(uuid5(self.operation_id, f"snapshot {number}"))
 
     @property
@@ -246,12 +246,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class UserDisks:
-    """Everything of one user that a request is decided by."""
+    """All of one user's disks, snapshots and operations that a request is decided from."""
 
     user_id: UserId
     username: str
     disks: Mapping[DiskId, DiskState] = field(default_factory=dict)
-    """All that are not purged, the deleted ones too."""
+    """All that are not purged, including deleted ones."""
     unfinished: tuple[Operation, ...] = ()
     snapshots: tuple[SnapshotRecord, ...] = ()
     """All that are not removed."""
@@ -261,22 +261,22 @@ class UserDisks:
 
 @dataclass(frozen=True, slots=True)
 class OperationFacts:
-    """Everything that is recorded and one operation's next step is decided by."""
+    """The records from which one operation's next step is decided."""
 
     operation: Operation
     disk: DiskState
     source: DiskState | None = None
     snapshots: tuple[SnapshotRecord, ...] = ()
-    """Of the disk, those the operation took or names, and those that disks and volumes here are saved in."""
+    """Of the disk, those the operation took or names, and those that hold the state of these disks and volumes."""
     volumes: tuple[VolumeRecord, ...] = ()
-    """Of the disk, those removed too."""
+    """Of the disk, including removed ones."""
     before: Operation | None = None
-    """One that must come first."""
+    """An operation that must finish first."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationChanges:
-    """One write: all of it, or nothing where the operation or the disk is no longer as it was read."""
+    """One guarded write: all of it, or nothing if the operation or the disk has changed since it was read."""
 
     operation: Operation
     disk: DiskState | None = None
@@ -304,7 +304,7 @@ class SnapshotDisk:
 
 @dataclass(frozen=True, slots=True)
 class RestoreDisk:
-    """Back to what a snapshot of this disk holds."""
+    """Restore a snapshot of this disk."""
 
     disk_id: DiskId
     snapshot_id: RecordedSnapshotId
@@ -314,18 +314,18 @@ class RestoreDisk:
 class UndeleteDisk:
     disk_id: DiskId
     name: str | None = None
-    """A new one, where another disk is called so by now."""
+    """A new name, if another disk has taken the old one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneDisk:
     disk_id: DiskId
-    """Of the new one."""
+    """The new disk."""
     source_id: DiskId
     name: str
     size_gb: int | None = None
     snapshot_id: RecordedSnapshotId | None = None
-    """None: as it is now."""
+    """None: the current state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,17 +357,17 @@ class PruneDisk:
 
 @dataclass(frozen=True, slots=True)
 class MakeReady:
-    """Before the dev server of the reservation that holds it starts."""
+    """Before the dev server of its reservation starts."""
 
     disk_id: DiskId
     reservation_id: ReservationId
     zone: str | None = None
-    """Where the dev server will be. None: wherever the volume is."""
+    """The dev server's zone. None: the volume's."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutAway:
-    """After its dev server is gone and before it is released."""
+    """After its dev server is gone, before the release."""
 
     disk_id: DiskId
     reservation_id: ReservationId
@@ -376,7 +376,7 @@ class PutAway:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDiskInUse:
-    """A snapshot of a disk that a dev server has had for long."""
+    """A snapshot of a disk that has been in use for long."""
 
     disk_id: DiskId
     reservation_id: ReservationId

@@ -1,7 +1,7 @@
 """Changes of a reservation: for each act, what it expects, what it sets, and its line of history.
 
 Nothing else constructs a `Change`. Each constructor takes the reservation as it was read, and the change expects its
-status and version: a row that has changed since stays as it is. Whether an act is due is decided elsewhere.
+status and version: a row that has changed since is not written. Other modules decide when a change is due.
 """
 
 import math
@@ -20,7 +20,7 @@ from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
 TIME_IS_OVER = "its time is over"
 """The history line of `expired`."""
 STARTING = "starting the dev server"
-"""The step of one that has its place, and its disk."""
+"""The step of a reservation that has its placement and its disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One guarded write to one reservation. `to` None: the status stays (the version still goes up).
+    """One guarded write to one reservation. `to` None: the status stays (the version still increases).
 
     `fields` sets columns by their names (values JSON can carry: str, int, float, bool, None, aware datetimes,
-    lists of str). `shares` replaces what it holds; `release` frees GPUs and disk and sets released_at.
+    lists of str). `shares` replaces its allocation; `release` frees GPUs and disk and sets released_at.
     """
 
     reservation_id: ReservationId
@@ -46,7 +46,7 @@ class Change:
     shares: tuple[NodeShare, ...] | None = None
     release: bool = False
     dead_letter: str | None = None
-    """When set: the error with which a message about this reservation goes to the dead-letter queue."""
+    """If set, a message about this reservation goes to the dead-letter queue with this error."""
 
     def __post_init__(self) -> None:
         if self.to is not None:
@@ -57,7 +57,7 @@ class Change:
 
 
 def queued(row: Reservation, estimate: Estimate, now: datetime, teardown_margin: timedelta) -> Change:
-    """Examined for the first time, and it has to wait."""
+    """The first examination found no free placement."""
     when = f", starts by {estimate.latest:%Y-%m-%d %H:%M} UTC at the latest" if estimate.latest else ""
     event = NewEvent("queued", f"waits at position {estimate.position}{when}: {estimate.reason}")
     return _move(row, Status.QUEUED, event, estimate_columns(estimate, now, teardown_margin))
@@ -85,19 +85,19 @@ def prioritised(row: Reservation, priority: int, by: str) -> Change:
 
 
 def resent(row: Reservation, now: datetime, unexamined_for: str) -> Change:
-    """No processor has examined it: its message is sent again."""
+    """No processor examined it, so its message is sent again."""
     event = NewEvent("sent_again", f"nobody has looked at it for {unexamined_for}; sent again")
     return _update(row, event, {"resent_at": now})
 
 
 def requeued(row: Reservation, why: str) -> Change:
-    """Back to its place in the queue, which goes by arrival. It keeps what it holds until that is confirmed gone."""
+    """Back to its queue position (by arrival). It keeps its allocation until the teardown is confirmed."""
     fields = {"preparing_at": None, "prepare_by": None, "step": None, "next_attempt_at": None, "launch_attempts": 0}
     return _move(row, Status.QUEUED, NewEvent("queued", f"waits for another place: {why}"), fields)
 
 
 def withdrawn(row: Reservation) -> Change:
-    """All it had in a place that was rejected is gone: it may be placed anew."""
+    """The rejected placement is torn down: it may be placed again."""
     return Change(row.reservation_id, row.status, row.version, event=None, shares=())
 
 
@@ -123,7 +123,7 @@ def step_recorded(row: Reservation, step: str) -> Change:
 
 
 def disk_step_recorded(row: Reservation, step: str, deadline: datetime) -> Change:
-    """What its disk waits for. From the first time on it has the disk's deadline."""
+    """A step of its disk. The first one sets the disk's deadline."""
     fields: dict[str, Any] = {"step": step}
     if row.status is Status.PREPARING and row.prepare_by is None:
         fields["prepare_by"] = deadline
@@ -131,7 +131,7 @@ def disk_step_recorded(row: Reservation, step: str, deadline: datetime) -> Chang
 
 
 def disk_ready(row: Reservation, how: str, deadline: datetime) -> Change:
-    """Its disk was waited for, or is on a new volume; from now on it has the dev server's deadline."""
+    """After a wait for its disk, or with a new volume. From now on the dev server's deadline applies."""
     fields: dict[str, Any] = {"step": STARTING}
     if row.status is Status.PREPARING and row.prepare_by is not None:
         fields["prepare_by"] = deadline
@@ -139,7 +139,7 @@ def disk_ready(row: Reservation, how: str, deadline: datetime) -> Change:
 
 
 def launch_postponed(row: Reservation, next_attempt_at: datetime, step: str | None) -> Change:
-    """No attempt is counted. `step` None: its owner knows already."""
+    """Counts no attempt. `step` None: already in the history."""
     if step is None:
         return _update(row, None, {"next_attempt_at": next_attempt_at})
     return _update(row, NewEvent("step", step), {"next_attempt_at": next_attempt_at, "step": step})
@@ -156,7 +156,7 @@ def launch_retried(row: Reservation, error: str, next_attempt_at: datetime, max_
 
 
 def activated(row: Reservation, connection: SshEndpoint, now: datetime) -> Change:
-    """Ready: its time begins."""
+    """Ready: its time starts now."""
     fields = _ready_fields(connection) | {"launched_at": now, "expires_at": now + row.duration}
     return _move(row, Status.ACTIVE, NewEvent("active", f"ready: {connection.ssh_command}"), fields)
 
@@ -176,23 +176,23 @@ def node_lost(row: Reservation, step: str) -> Change:
 
 
 def setup_reported(row: Reservation, outcome: str) -> Change:
-    """What became of its owner's personalization."""
+    """The result of its personalization."""
     return _update(row, NewEvent("setup", outcome), {"setup_outcome": outcome})
 
 
 def warned(row: Reservation, minutes: int, left: str) -> Change:
-    """`minutes`: the threshold that was passed; `left`: what is really left, in words."""
+    """`minutes`: the threshold that was passed; `left`: the time left, as text."""
     return _update(row, NewEvent("warning", f"ends in {left}"), {"warned_minutes": minutes})
 
 
 def extended(row: Reservation, hours: float, until: datetime) -> Change:
-    """Its warnings are due again."""
+    """Warnings are re-armed."""
     event = NewEvent("extended", f"extended by {hours:g} hours, until {until:%Y-%m-%d %H:%M} UTC")
     return _update(row, event, {"expires_at": until, "warned_minutes": None})
 
 
 def event_recorded(row: Reservation, kind: str, message: str) -> Change:
-    """A line of history, and nothing else."""
+    """Only a line of history."""
     return _update(row, NewEvent(kind, message), {})
 
 
@@ -204,15 +204,14 @@ def expired(row: Reservation) -> Change:
 
 
 def command_ended(row: Reservation, command_exit: CommandExit) -> Change:
-    """What it was reserved for is done, well or not."""
+    """Its detached command has exited, with or without success."""
     failure = None if command_exit.exit_code == 0 else command_exit.summary
     fields = {"failure_reason": failure, "step": None}
     return _move(row, Status.EXPIRED, NewEvent("expired", command_exit.message), fields)
 
 
 def cancelled(row: Reservation, message: str, now: datetime, failure_reason: str | None = None) -> Change:
-    """`failure_reason`: where its owner did not do it. One that waits and holds nothing has nothing that could outlive
-    it: its disk is free this moment."""
+    """`failure_reason`: if the owner did not cancel it. A queued request without an allocation is released at once."""
     fields: dict[str, Any] = {"cancelled_at": now, "step": None}
     if failure_reason is not None:
         fields["failure_reason"] = failure_reason
@@ -232,7 +231,7 @@ def failed(row: Reservation, reason: str) -> Change:
 
 
 def launch_failed(row: Reservation, error: str) -> Change:
-    """It was tried often enough; its message becomes a dead letter."""
+    """The last attempt failed; its message becomes a dead letter."""
     attempts = row.launch_attempts + 1
     reason = f"its dev server could not be started ({attempts} attempts): {error}"
     return Change(
@@ -247,17 +246,17 @@ def launch_failed(row: Reservation, error: str) -> Change:
 
 
 def released(row: Reservation, disk_outcome: str | None = None) -> Change:
-    """`disk_outcome`: what became of its disk, in words."""
+    """`disk_outcome`: the result of putting its disk away, as text."""
     disk = "" if disk_outcome is None else f" (disk {row.disk_name!r}: {disk_outcome})"
     event = NewEvent("released", f"everything it had is gone; its GPUs and disk are free{disk}")
     return Change(row.reservation_id, row.status, row.version, event, release=True)
 
 
-# --- what they are made of -------------------------------------------------------------------------------------------
+# --- columns ---------------------------------------------------------------------------------------------------------
 
 
 def estimate_columns(estimate: Estimate, now: datetime, teardown_margin: timedelta) -> dict[str, Any]:
-    """An estimate as the columns that hold it. `teardown_margin`: what of its guaranteed start is for clearing away."""
+    """An estimate as columns. `teardown_margin`: the part of the guaranteed start that is reserved for a teardown."""
     starts_at = None if estimate.latest is None else estimate.latest - teardown_margin
     interval = estimate.interval
     awaited = interval.expected if interval else starts_at

@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 
 RUN_FOLDER = ".gpu-dev-run"
-"""In the home there; what is in it follows."""
+"""In the dev server's home. It contains the following files."""
 OUTPUT_FILE = "output"
 PID_FILE = "pid"
 EXIT_FILE = "exit"
-"""Written when it has ended by itself."""
+"""Written when the command exits by itself."""
 RESERVATION_FILE = "ends"
-"""Which reservation ends with it: a home may be a disk that has seen others. Without it the reservation stays."""
+"""The reservation that ends with the command: a disk may carry files of earlier ones. If absent, nothing ends."""
 
 _MAX_LINES = 12
 _MAX_LINE_LENGTH = 300
@@ -24,7 +24,7 @@ _MAX_EXIT_CODE = 255
 @dataclass(frozen=True, slots=True)
 class CommandExit:
     exit_code: int | None
-    """None: it was ended from outside, so that it has none."""
+    """None: it was killed from outside."""
     last_lines: tuple[str, ...] = ()
 
     @property
@@ -34,13 +34,13 @@ class CommandExit:
 
     @property
     def message(self) -> str:
-        """That, and below it what it wrote last."""
+        """The summary, followed by the last lines."""
         lines = ("Its last lines:", *self.last_lines) if self.last_lines else ()
         return "\n".join((self.summary, *lines))
 
 
 def parse_command_exit(text: str | bytes) -> CommandExit | None:
-    """None: it tells of no such end."""
+    """None: not a valid report."""
     try:
         fields = json.loads(text)
         code, last = fields["exit_code"], fields["last"]
@@ -54,8 +54,8 @@ def parse_command_exit(text: str | bytes) -> CommandExit | None:
 
 
 def clean_last_lines(written: str) -> tuple[str, ...]:
-    """As a terminal would show them, with nothing in them that a terminal would obey. What a progress bar has written
-    over itself is what it wrote last."""
+    """As a terminal would show them, without control characters. Of an overwritten progress bar only the last state is
+    kept."""
     shown = []
     for line in written.split("\n"):
         last = line.rstrip("\r").rpartition("\r")[2]

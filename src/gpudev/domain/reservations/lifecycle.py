@@ -25,14 +25,14 @@ class Status(StrEnum):
 
     @property
     def holds_capacity(self) -> bool:
-        """Whether GPUs are placed while in this status (a terminal one holds them until it is released)."""
+        """Whether this status has a placement (a terminal one keeps its GPUs until the release)."""
         return self in (Status.PREPARING, Status.ACTIVE)
 
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: frozenset({Status.QUEUED, Status.PREPARING, Status.CANCELLED, Status.FAILED}),
     Status.QUEUED: frozenset({Status.PREPARING, Status.CANCELLED, Status.FAILED}),
-    # Back to waiting when the cluster refuses its place, before it ever ran there.
+    # Requeued: the cluster rejected the placement before anything ran there.
     Status.PREPARING: frozenset({Status.ACTIVE, Status.QUEUED, Status.CANCELLED, Status.FAILED}),
     Status.ACTIVE: frozenset({Status.EXPIRED, Status.CANCELLED, Status.FAILED}),
     Status.EXPIRED: frozenset(),
@@ -45,6 +45,6 @@ TERMINAL = frozenset(Status) - LIVE
 
 
 def check_transition(before: Status, after: Status) -> None:
-    """Raise unless the table has the move. Staying is no move."""
+    """Raises IllegalTransition unless the table has it. The same status twice is not a transition."""
     if after not in TRANSITIONS[before]:
         raise IllegalTransition(f"a reservation that is {before} cannot become {after}")

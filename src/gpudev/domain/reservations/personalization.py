@@ -22,7 +22,7 @@ _RESERVED_VARIABLES = frozenset(
     | {"XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
 )
 _RESERVED_PREFIXES = ("GPU_DEV_", "SSH_")
-# https://HOST/PATH, ssh://[USER@]HOST[:PORT]/PATH, USER@HOST:PATH. No password: it would be seen beside the program.
+# https://HOST/PATH, ssh://[USER@]HOST[:PORT]/PATH, USER@HOST:PATH. No password: process listings would show it.
 _HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
 _PATH = r"[A-Za-z0-9._~/+%@-]+"
 _DOTFILES = re.compile(
@@ -36,9 +36,9 @@ _DOTFILES = re.compile(
 class Personalization:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     dotfiles: str | None = field(default=None, repr=False)
-    """Where git finds the repository."""
+    """The URL of the git repository."""
     startup_script: str | None = field(default=None, repr=False)
-    """A program's text; its first line may say which interpreter it wants."""
+    """The script's text; its first line may be a shebang."""
 
     @property
     def is_empty(self) -> bool:
@@ -49,7 +49,7 @@ NO_PERSONALIZATION = Personalization()
 
 
 def check_personalization(personalization: Personalization) -> Personalization:
-    """Raises Invalid for what a dev server cannot be given."""
+    """Raises Invalid."""
     _check_environment(personalization.environment)
     if personalization.dotfiles is not None:
         check_dotfiles(personalization.dotfiles)
@@ -59,7 +59,7 @@ def check_personalization(personalization: Personalization) -> Personalization:
 
 
 def check_variable(name: str) -> str:
-    """A name that a person may give a variable of theirs."""
+    """The name of a user's variable. Raises Invalid."""
     if not _VARIABLE.fullmatch(name):
         shown = name[:80].encode("ascii", "backslashreplace").decode()
         raise Invalid(
@@ -112,5 +112,5 @@ def _check_environment(environment: Mapping[str, str]) -> None:
 def _size_bytes(text: str) -> int:
     try:
         return len(text.encode())
-    except UnicodeEncodeError:  # a lone surrogate: no text at all
+    except UnicodeEncodeError:  # a lone surrogate
         return MAX_ENVIRONMENT_BYTES + 1

@@ -15,7 +15,7 @@ WORKLOAD_NAMESPACE = "gpu-dev"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationSpec:
-    """What was asked for: the same in the draft and in every later state."""
+    """The requested values: the same in the draft and in the row."""
 
     reservation_id: ReservationId
     user_id: UserId
@@ -31,7 +31,7 @@ class ReservationSpec:
     priority: int = 0
 
     def spec_fields(self) -> dict[str, Any]:
-        """As arguments of another draft or reservation."""
+        """As keyword arguments for a draft or reservation."""
         return {one.name: getattr(self, one.name) for one in fields(ReservationSpec)}
 
 
@@ -40,15 +40,15 @@ class ReservationDraft(ReservationSpec):
     """A checked request, not yet in the database."""
 
     disk_name: str | None = None
-    """A named disk; None: the user's default disk if it is free, else scratch. NO_DISK: scratch."""
+    """A disk's name. None: the user's default disk if it is free, else scratch space. NO_DISK: scratch space."""
     max_wait: timedelta | None = None
-    """None: it waits as long as it takes."""
+    """None: no limit."""
     personalization: Personalization = NO_PERSONALIZATION
 
 
 @dataclass(frozen=True, slots=True)
 class SshEndpoint:
-    """How to get in. The host key travels with it, so nobody is asked to trust a stranger."""
+    """The SSH address, with the host key, so that clients never ask the user to trust an unknown host."""
 
     host: str
     port: int
@@ -62,7 +62,7 @@ class SshEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation(ReservationSpec):
-    """The present of one reservation: a row of the database, with its shares."""
+    """The current row of one reservation, with its allocation."""
 
     seq: int
     """Order of arrival."""
@@ -73,32 +73,32 @@ class Reservation(ReservationSpec):
     disk_name: str | None = None
     preparing_at: datetime | None = None
     prepare_by: datetime | None = None
-    """When it must be ready at the latest, where that is not the usual time: its disk took long, or still does."""
+    """Its deadline for becoming ready, if its disk extended the usual one."""
     launched_at: datetime | None = None
     expires_at: datetime | None = None
     cancelled_at: datetime | None = None
     reservation_ended: datetime | None = None
     released_at: datetime | None = None
     estimate: Estimate | None = None
-    """While it waits: where it stands, as last written. The published plan may be newer."""
+    """While it waits: the last written queue position. The published plan may be newer."""
     last_queue_update: datetime | None = None
     step: str | None = None
-    """What is being done right now, in words."""
+    """The current step, for people."""
     failure_reason: str | None = None
     warned_minutes: int | None = None
-    """The smallest expiry warning already given for the present expires_at; extending clears it."""
+    """The smallest threshold already warned of for this expires_at; an extension clears it."""
     launch_attempts: int = 0
     next_attempt_at: datetime | None = None
     wait_until: datetime | None = None
-    """While it waits: when its owner gives it up. None: never."""
+    """While it waits: when to cancel it. None: never."""
     resent_at: datetime | None = None
-    """When it was last sent again because nobody had looked at it."""
+    """When its message was last sent again, because no processor had examined it."""
     setup_outcome: str | None = None
-    """What became of its owner's own set-up (dotfiles, start-up script), in words; None: nothing yet."""
+    """The result of its personalization, for people. None: not reported yet."""
     has_addons: bool = False
-    """Something was wanted inside it beyond what was reserved: more users, or Jupyter (`domain.sessions.addons`)."""
+    """Collaborators or Jupyter were requested (`domain.sessions.addons`)."""
     request_id: str | None = None
-    """Which request made it, for the logs of whoever works on it."""
+    """The HTTP request that created it, for correlation in logs."""
     connection: SshEndpoint | None = None
     shares: tuple[NodeShare, ...] = field(default=())
 
@@ -116,19 +116,19 @@ class Reservation(ReservationSpec):
 
     @property
     def is_being_requeued(self) -> bool:
-        """It waits again, and what it had in a place that was refused is still being taken away. Until that is gone it
-        holds the place and gets no other."""
+        """It is queued again, and its rejected placement is still being torn down. Until then it keeps that allocation
+        and gets no other."""
         return self.status.is_waiting and bool(self.shares)
 
     def allocation(self) -> Allocation | None:
-        """What it keeps others from using; None when it has (or never had) nothing."""
+        """What it holds on nodes. None: nothing."""
         if self.is_released or not self.shares:
             return None
         until = None if self.status.is_terminal or self.is_being_requeued else self.planned_end()
         return Allocation(self.reservation_id, self.gpu_type, self.shares, until)
 
     def planned_end(self) -> datetime | None:
-        """When it ends by plan: known once placed (while it is prepared, the clock has not begun)."""
+        """The planned end, known from the placement on. Before it is active, this is an estimate."""
         if self.expires_at is not None:
             return self.expires_at
         return None if self.preparing_at is None else self.preparing_at + self.duration
@@ -149,7 +149,7 @@ class ReservationEvent:
     version: int
 
 
-# Times in server texts: UTC, with the day where it is not today.
+# Times in server texts: UTC, with the date unless it is today.
 
 
 def format_utc_time(moment: datetime, now: datetime) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from gpudev.domain.ids import ReservationId
 
 MAX_COLLABORATORS = 20
-"""Beside the owner, on one dev server."""
+"""Per dev server, not counting the owner."""
 
 
 OUTDATED_SERVER_ERROR = (
@@ -25,24 +25,24 @@ class JupyterState(StrEnum):
 class JupyterStatus:
     state: JupyterState
     reason: str | None = None
-    """When failed: why, and what can be done about it."""
+    """When failed: the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class JupyterSpec:
-    """What a dev server is told about the Jupyter it shall run."""
+    """What a dev server needs to run Jupyter."""
 
     token: str
-    """Jupyter's own: whoever has it may do everything there."""
+    """Jupyter's own token. It grants full access."""
     public_key: str
-    """Whoever has its other half is let through to Jupyter's port, and to nothing else."""
+    """Its private key opens a tunnel to Jupyter's port and to nothing else."""
     base_url: str
-    """Where people will find it: a path that begins and ends with a slash."""
+    """The public path, with a leading and a trailing slash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collaborator:
-    """Somebody who may log in beside the owner, with the keys that GitHub published when they were added."""
+    """A colleague who may log in, with the keys that GitHub listed at the time of adding."""
 
     github_user: str
     ssh_public_keys: tuple[str, ...]
@@ -52,7 +52,7 @@ class Collaborator:
 
 @dataclass(frozen=True, slots=True)
 class JupyterAddon:
-    """One that is wanted."""
+    """Jupyter as requested, and its status."""
 
     spec: JupyterSpec
     status: JupyterStatus
@@ -62,11 +62,11 @@ class JupyterAddon:
 class Addons:
     reservation_id: ReservationId
     generation: int
-    """Goes up with every change of what is wanted."""
+    """Increases with every change of the desired state."""
     observed_generation: int
-    """What was last made true."""
+    """The last applied generation."""
     attempts: int
-    """In vain, since then."""
+    """Failed attempts since then."""
     error: str | None
     collaborators: tuple[Collaborator, ...]
     jupyter: JupyterAddon | None

@@ -11,17 +11,17 @@ TOKEN_PREFIX = "gpudevt_"
 
 
 class TokenPurpose(StrEnum):
-    """What a token opens, and nothing else."""
+    """The only kind of session that a token opens."""
 
     SSH = "ssh"
     LINK = "link"
-    """To be exchanged for one of a browser, once."""
+    """Exchanged once for a browser token."""
     BROWSER = "browser"
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Whom a token lets through to what: a user, by the API key that asked for it, to one reservation."""
+    """Permits a user, through one API key, to connect to one reservation."""
 
     reservation_id: ReservationId
     user_id: UserId
@@ -30,22 +30,22 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantState:
-    """What a grant hangs on, as it is now."""
+    """The current state of what a grant depends on."""
 
     username: str | None
-    """None: there is no such user any more."""
+    """None: the user no longer exists."""
     user_is_active: bool
     key_is_active: bool
-    """Not revoked. A key that merely came to its end does not take the sessions with it that it opened in time."""
+    """Not revoked. Sessions outlive the expiry of the key that opened them."""
     may_enter: bool
     """The reservation is the user's own, or the user is an operator."""
     status: Status | None
-    """None: there is no such reservation."""
+    """None: the reservation does not exist."""
     connection: SshEndpoint | None
 
 
 class CloseCode(IntEnum):
-    """How a session ended, as the WebSocket's close code; those from 4000 on are our own."""
+    """WebSocket close code of a session; codes from 4000 on are our own."""
 
     DONE = 1000
     GOING_AWAY = 1001
@@ -58,7 +58,7 @@ class CloseCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """Why a session must end now, for a program and for a person."""
+    """Why a session must end now: a code for programs, a reason for people."""
 
     code: CloseCode
     reason: str

@@ -1,6 +1,6 @@
-"""Availability of one GPU type: the numbers people see, and use over the coming hours.
+"""Availability of one GPU type: the numbers shown to users, and planned use over the coming hours.
 
-What is shown as available now, the queue would start now (if nobody waited). Computed per node, never on totals.
+Whatever is shown as available now, the queue would start now (if it were empty). Computed per node, never from totals.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +18,9 @@ class Availability:
     total: int
     """On all known nodes, ready or not."""
     available: int
-    """Free on nodes that offer."""
+    """Free on nodes that accept new work."""
     max_reservable: int
-    """The most one reservation could start with now."""
+    """The largest count that could start now."""
     full_nodes_available: int
     running_instances: int
     max_per_node: int
@@ -43,7 +43,7 @@ def compute_availability(gpu_type: GpuType, nodes: Sequence[Node], allocations: 
 
 
 def free_units(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> dict[str, int]:
-    """What each node could give now: nothing where it does not offer, never less than nothing."""
+    """Free units by node, never negative; 0 on a node that accepts no new work."""
     free = {node.name: node.units - node.foreign_units for node in nodes}
     for holding in allocations:
         for share in holding.shares:
@@ -56,19 +56,19 @@ def _max_reservable(gpu_type: GpuType, best: int, full: Sequence[Node]) -> int:
     if gpu_type.is_cpu:
         return min(1, best)
     single = min(best, gpu_type.max_gpus)
-    # A gang takes nodes of the type's own size; a smaller one is full too, but no part of a gang.
+    # A gang takes only nodes of the type's full size; smaller nodes do not count.
     whole = sum(1 for node in full if node.units == gpu_type.max_gpus)
     if not gpu_type.multinode or not whole:
         return single
     return max(single, min(whole, MAX_NODES) * gpu_type.max_gpus)
 
 
-# Use of every node over the coming hours, by planned ends. For display only.
+# Use of each node over the coming hours, by planned ends. For display only.
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedUse:
-    """Something planned: from when to when, on which nodes, how many units on each."""
+    """One planned reservation: start, end, and units by node."""
 
     begins: datetime
     ends: datetime
@@ -85,7 +85,7 @@ class UsageStep:
 def usage_timeline(
     node: Node, allocations: Iterable[Allocation], planned_uses: Iterable[PlannedUse], now: datetime, until: datetime
 ) -> list[UsageStep]:
-    """The first step is now; each lasts until the next one, the last to `until`."""
+    """The first step starts now. Each lasts until the next one, the last until `until`."""
     changes: list[tuple[datetime, int]] = [(now, max(node.foreign_units, len(node.foreign_indices)))]
     for holding in allocations:
         units = sum(share.units for share in holding.shares if share.node == node.name)

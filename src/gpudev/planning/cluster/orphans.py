@@ -1,7 +1,7 @@
 """Orphaned dev servers: those that no unreleased reservation owns.
 
-They are reported first and removed after a grace period, so that a row that becomes visible late never costs a dev
-server. Disks are never removed because a record is missing.
+They are reported first and removed after a grace period, so that a late row never costs a dev server. A missing record
+never removes a disk.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ class OrphanedServers:
     remove: tuple[ReservationId, ...]
     """Without an owner for the whole grace period."""
     first_observed: Mapping[ReservationId, datetime]
-    """To be passed to the next decision. An owner that turned up, or a server that went, starts afresh."""
+    """Input of the next decision. If the owner appears or the server is gone, its grace period starts over."""
 
 
 def decide_orphans(
@@ -31,8 +31,8 @@ def decide_orphans(
     now: datetime,
     grace: timedelta,
 ) -> OrphanedServers:
-    """`servers` is a complete look taken before `owners` (the unreleased) were read: the other way round, one that
-    was made in between would look ownerless."""
+    """`servers` is a complete observation made before `owners` (the unreleased) were read. In the other order, a dev
+    server created in between would look like an orphan."""
     since = {rid: first_observed.get(rid, now) for rid in sorted(servers.keys() - owners)}
     remove = tuple(rid for rid, at in since.items() if now - at >= grace)
     report = tuple(rid for rid, at in since.items() if now - at < grace)
@@ -40,8 +40,8 @@ def decide_orphans(
 
 
 def count_orphans_as_foreign(state: ClusterState, owners: AbstractSet[ReservationId]) -> ClusterState:
-    """The same look, with what orphans hold counted as foreign: no row says that it is used, and until they are gone
-    nobody can have it. The same order holds as for `decide_orphans`."""
+    """The same state, with the units of orphans counted as foreign: no row records them, and they are unusable until
+    the orphans are gone. The inputs must be read in the same order as for `decide_orphans`."""
     used: Counter[str] = Counter()
     for reservation_id in state.servers.keys() - owners:
         for share in state.servers[reservation_id].node_shares:

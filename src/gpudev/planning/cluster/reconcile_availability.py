@@ -17,14 +17,14 @@ from gpudev.ports.cluster import AvailabilityRow
 
 @dataclass(frozen=True, slots=True)
 class NodeGroupsByType:
-    """The cloud's groups of nodes, by whom they are for."""
+    """The cloud's node groups, by GPU type."""
 
     prefix: str
     by_type: Mapping[str, Sequence[NodeGroup]]
     management: Sequence[NodeGroup]
-    """CPU nodes of the control plane's own: they offer slots only where a node carries a CPU type's label."""
+    """CPU nodes of the control plane. They offer slots only if a node has a CPU type's label."""
     unmatched: Sequence[NodeGroup]
-    """Named like a type's group, of a type that nobody knows."""
+    """Named like a type's group, but no such type exists."""
 
     def running(self, gpu_type: str) -> int:
         return sum(group.in_service for group in self.by_type.get(gpu_type, ()))
@@ -34,7 +34,7 @@ class NodeGroupsByType:
 
 
 def group_prefix(prefix: str) -> str:
-    """What the names of all groups that concern us begin with."""
+    """The prefix of all our groups' names."""
     return f"{prefix}-"
 
 
@@ -43,8 +43,8 @@ def group_pattern(prefix: str, gpu_type: str) -> str:
 
 
 def assign_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collection[str]) -> NodeGroupsByType:
-    """`type_names`: of all types there are, also those not offered: a group belongs to the longest name that it
-    bears whole, so that h100 takes neither h100-spot's groups nor h1000's."""
+    """`type_names`: all types, including inactive ones. A group belongs to the longest type name that matches whole
+    words, so h100 gets the groups of neither h100-spot nor h1000."""
     by_type: defaultdict[str, list[NodeGroup]] = defaultdict(list)
     management: list[NodeGroup] = []
     strangers: list[NodeGroup] = []
@@ -61,7 +61,7 @@ def assign_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collecti
 @dataclass(frozen=True, slots=True)
 class PlannedAvailability:
     row: AvailabilityRow
-    """`updated_at`: when the facts were true."""
+    """`updated_at`: when the facts were observed."""
     warnings: tuple[str, ...] = ()
 
 
@@ -74,8 +74,8 @@ def plan_availability(
     at: datetime,
     by: str,
 ) -> PlannedAvailability:
-    """`nodes` and `holdings` may be of any type, and must be all of them. `groups` None: there is no cloud to ask, so
-    the nodes that the cluster knows are all there are."""
+    """`nodes` and `allocations` must be complete and may be of any type. `groups` None: there is no cloud, so only the
+    nodes of the cluster count."""
     seen = compute_availability(gpu_type, nodes, allocations)
     has_groups = groups is not None and gpu_type.name in groups.by_type
     running = groups.running(gpu_type.name) if groups is not None and has_groups else seen.running_instances
@@ -95,11 +95,11 @@ def plan_availability(
 
 
 def unmatched_warnings(groups: NodeGroupsByType) -> list[str]:
-    return [f"the group {group.name} is named after no GPU type and counts for none" for group in groups.unmatched]
+    return [f"group {group.name} matches no GPU type and is ignored" for group in groups.unmatched]
 
 
 def changed_columns(row: AvailabilityRow, before: AvailabilityRow | None) -> dict[str, tuple[int | None, int]]:
-    """Column → (old, new), of those that differ."""
+    """Changed columns → (old, new)."""
     return {
         name: (getattr(before, name) if before else None, getattr(row, name))
         for name in _NUMBERS
@@ -122,7 +122,7 @@ def _warnings(gpu_type: GpuType, groups: NodeGroupsByType, has_groups: bool) -> 
     if has_groups or (gpu_type.is_cpu and groups.management):
         return
     pattern = group_pattern(groups.prefix, gpu_type.name)
-    yield f"no group of nodes matches {pattern}; the cluster's own count of nodes is used"
+    yield f"no node group matches {pattern}; using the cluster's own count of nodes"
 
 
 def _longest_whole_name(text: str, names: Collection[str]) -> str | None:
@@ -130,5 +130,5 @@ def _longest_whole_name(text: str, names: Collection[str]) -> str | None:
 
 
 def _has_whole_prefix(text: str, name: str) -> bool:
-    """Whether it begins with the whole name: what follows is not a part of the same word."""
+    """Whether it starts with the name and the word ends there."""
     return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()

@@ -1,1 +1,1 @@
-"""Decisions about queues: the planner, estimates, forecasts and what is written of them."""
+"""Decisions about queues: planner, estimates, forecasts, delay and wait reasons, fair share."""

@@ -20,21 +20,15 @@ from gpudev.planning.queue.forecasting import NEWCOMER_FOR, Forecast
 from gpudev.planning.queue.plan import Queued, Request, Start
 from gpudev.planning.queue.queue_input import QueueInput
 
-# What people who wait are told: what of a new plan is worth writing down, and why somebody's start became later.
-#
-# A full queue must not mean a write for everybody at every event. A change counts if it is large for its owner: the
-# place of the tenth moves by one, that of the thousandth by a hundred. So one event touches few, however many wait.
-
-
 _SIGNIFICANT_SHARE = 0.1
 _LEAST_SHIFT = timedelta(seconds=30)
 _LEAST_DELAY = timedelta(seconds=60)
 RECORD_EVERY = timedelta(hours=1)
-"""While it waits, what is told is kept for comparison this often."""
+"""While a request waits, its estimate is recorded this often."""
 
 
 def is_worth_writing(row: Reservation, estimate: Estimate, now: datetime) -> bool:
-    """Whether what its row says is no longer near enough to the plan."""
+    """Whether the row's estimate differs materially from the plan."""
     written = row.estimate
     if written is None or abs(estimate.position - written.position) > written.position * _SIGNIFICANT_SHARE:
         return True
@@ -42,16 +36,16 @@ def is_worth_writing(row: Reservation, estimate: Estimate, now: datetime) -> boo
     if at_the_front and estimate.reason != written.reason:
         return True
     share = 0.0 if at_the_front else _SIGNIFICANT_SHARE
-    told = written.interval.expected if written.interval else None
+    written_expected = written.interval.expected if written.interval else None
     expected = estimate.interval.expected if estimate.interval else None
-    # What is expected creeps all the time: even at the front only a large step of it is news.
+    # Expected starts drift all the time: even at the front only a large step is written.
     return _has_moved(written.latest, estimate.latest, now, share) or _has_moved(
-        told, expected, now, _SIGNIFICANT_SHARE
+        written_expected, expected, now, _SIGNIFICANT_SHARE
     )
 
 
 def is_record_due(last: EstimateRecord | None, now: datetime) -> bool:
-    """Whether what is told now is kept, to be compared with what happens."""
+    """Whether the current estimate is recorded, for comparison with the actual start."""
     return last is None or now - last.made_at >= RECORD_EVERY
 
 
@@ -60,11 +54,11 @@ def is_newcomer(row: Reservation, now: datetime) -> bool:
 
 
 def is_delayed(promise: Estimate, estimate: Estimate, waiting_since: datetime, now: datetime) -> bool:
-    """Whether its start became so much later than it was told that this needs an explanation."""
+    """Whether its guaranteed start became materially later, so that the delay needs a reason."""
     if promise.latest is None or estimate.latest is None:
         return promise.latest is not None
-    worth = max(_LEAST_DELAY, (estimate.latest - waiting_since) * _SIGNIFICANT_SHARE)
-    return estimate.latest - promise.latest >= worth
+    threshold = max(_LEAST_DELAY, (estimate.latest - waiting_since) * _SIGNIFICANT_SHARE)
+    return estimate.latest - promise.latest >= threshold
 
 
 def explain_delay(
@@ -78,7 +72,7 @@ def explain_delay(
     now: datetime,
     preparing_margin: timedelta,
 ) -> tuple[DelayCause, str]:
-    """The cause, and the same in words."""
+    """The cause, and a sentence for people."""
     known = {node.name: node for node in nodes}
     for name in promise.nodes:
         node = known.get(name)
@@ -88,18 +82,18 @@ def explain_delay(
             return DelayCause.OPERATOR, f"node {name} was {describe_closed_node(node)}"
     if any(other.priority > request.priority for other in queue):
         return DelayCause.OPERATOR, "an operator let others go first"
-    there = set(promise.nodes)
-    for holding in allocations:
-        overdue = holding.until is None or holding.until <= now
-        if overdue and there.intersection(share.node for share in holding.shares):
-            late = short_id(holding.reservation_id)
+    node_names = set(promise.nodes)
+    for allocation in allocations:
+        overdue = allocation.until is None or allocation.until <= now
+        if overdue and node_names.intersection(share.node for share in allocation.shares):
+            late = short_id(allocation.reservation_id)
             return DelayCause.SLOW_RELEASE, f"reservation {late}, which is over, is still being cleared away"
     for reservation in preparing:
         slow = reservation.preparing_at is not None and now > reservation.preparing_at + preparing_margin
-        if slow and there.intersection(share.node for share in reservation.shares):
+        if slow and node_names.intersection(share.node for share in reservation.shares):
             late = short_id(reservation.reservation_id)
             return DelayCause.SLOW_START, f"reservation {late} is taking long to start"
-    if any(known[name].foreign_units for name in there):
+    if any(known[name].foreign_units for name in node_names):
         return DelayCause.FOREIGN_WORK, "work that belongs to no reservation holds GPUs there"
     return DelayCause.UNEXPLAINED, "the plan has changed"
 
@@ -112,25 +106,25 @@ def _has_moved(before: datetime | None, after: datetime | None, now: datetime, s
 
 @dataclass(slots=True)
 class QueueMemory:
-    """What one GPU type's queue remembers from turn to turn."""
+    """State of one GPU type's queue that is kept between cycles."""
 
     promises: dict[ReservationId, Estimate] = field(default_factory=dict)
     recorded: dict[ReservationId, EstimateRecord] = field(default_factory=dict)
-    """What was last kept for comparison."""
+    """The latest record of each request."""
     delay_causes: dict[ReservationId, DelayCause] = field(default_factory=dict)
-    """Why those who can be promised nothing at the moment were not: it goes with the next thing they are told."""
+    """Causes of requests that have no guaranteed start at present; recorded with their next estimate."""
 
     def only_waiting(self, waiting: Mapping[ReservationId, object]) -> "QueueMemory":
-        """Of these alone; the memory is a new one."""
+        """A copy, restricted to these requests."""
         return QueueMemory(
-            {who: what for who, what in self.promises.items() if who in waiting},
-            {who: what for who, what in self.recorded.items() if who in waiting},
-            {who: what for who, what in self.delay_causes.items() if who in waiting},
+            {key: value for key, value in self.promises.items() if key in waiting},
+            {key: value for key, value in self.recorded.items() if key in waiting},
+            {key: value for key, value in self.delay_causes.items() if key in waiting},
         )
 
 
 class EstimateUpdater:
-    """Turns a plan's answers into decisions, and keeps the memory up to date."""
+    """Turns the planner's results into decisions and updates the memory."""
 
     def __init__(self, queue_input: QueueInput, memory: QueueMemory) -> None:
         self._queue_input = queue_input
@@ -142,7 +136,7 @@ class EstimateUpdater:
         row = self._queue_input.waiting[start.reservation_id]
         self.decisions.changes.append(changes.preparing(row, start.shares, self._queue_input.now))
         self.decisions.starts.append(row)
-        # Until it is seen to have started: a start that was not written is still a promise.
+        # Kept until the start is observed: if the write failed, the start is still promised.
         names = tuple(share.node for share in start.shares)
         self.memory.promises[start.reservation_id] = Estimate(0, self._queue_input.now, None, "starts now", names)
 
@@ -153,65 +147,65 @@ class EstimateUpdater:
             estimate = planned
         else:
             estimate = Estimate(planned.position, planned.latest, forecast.interval, planned.reason, planned.nodes)
-        because = self._update_estimate(row, estimate)
-        self._record_estimate(row, estimate, forecast, because)
+        cause = self._update_estimate(row, estimate)
+        self._record_estimate(row, estimate, forecast, cause)
         return estimate
 
     def _update_estimate(self, row: Reservation, estimate: Estimate) -> DelayCause | None:
-        """Answers why it is later than it was told, if it is."""
+        """The delay cause, if its start became later."""
         now, promises = self._queue_input.now, self.memory.promises
         promise = promises.get(row.reservation_id)
         promises[row.reservation_id] = _earlier_promise(promise, estimate)
         if row.status is Status.PENDING:
             self.decisions.changes.append(changes.queued(row, estimate, now, self._teardown_margin))
         elif promise is not None and is_delayed(promise, estimate, row.created_at, now):
-            because, words = self._explain_delay(row, promise)
+            cause, explanation = self._explain_delay(row, promise)
             promises[row.reservation_id] = estimate
             self.decisions.changes.append(
-                changes.delayed(row, estimate, now, self._teardown_margin, promised=promise.latest, why=words)
+                changes.delayed(row, estimate, now, self._teardown_margin, promised=promise.latest, why=explanation)
             )
-            return because
+            return cause
         elif is_worth_writing(row, estimate, now):
             self.decisions.updates[row.reservation_id] = estimate
         return self.memory.delay_causes.get(row.reservation_id)
 
     def _record_estimate(
-        self, row: Reservation, estimate: Estimate, forecast: Forecast | None, because: DelayCause | None
+        self, row: Reservation, estimate: Estimate, forecast: Forecast | None, cause: DelayCause | None
     ) -> None:
-        """What is to be compared with what happens."""
-        who, now = row.reservation_id, self._queue_input.now
+        """For comparison with the actual start."""
+        reservation_id, now = row.reservation_id, self._queue_input.now
         if forecast is not None and estimate.latest is not None:
-            self.memory.delay_causes.pop(who, None)
-            if because or is_record_due(self.memory.recorded.get(who), now):
+            self.memory.delay_causes.pop(reservation_id, None)
+            if cause or is_record_due(self.memory.recorded.get(reservation_id), now):
                 typical, is_new = forecast.prediction.typical, is_newcomer(row, now)
                 record = EstimateRecord(
-                    who, now, estimate.position, estimate.latest, forecast.interval, typical, is_new, because
+                    reservation_id, now, estimate.position, estimate.latest, forecast.interval, typical, is_new, cause
                 )
-                self.memory.recorded[who] = record
+                self.memory.recorded[reservation_id] = record
                 self.decisions.estimates.append(record)
-        elif because is not None:
-            self.memory.delay_causes[who] = because
+        elif cause is not None:
+            self.memory.delay_causes[reservation_id] = cause
 
     def _explain_delay(self, row: Reservation, promise: Estimate) -> tuple[DelayCause, str]:
-        scene = self._queue_input
-        own = next(request for request in scene.requests if request.reservation_id == row.reservation_id)
-        because, words = explain_delay(
+        queue_input = self._queue_input
+        request = next(request for request in queue_input.requests if request.reservation_id == row.reservation_id)
+        cause, explanation = explain_delay(
             promise,
-            own,
-            nodes=scene.nodes,
-            allocations=scene.allocations,
-            preparing=scene.preparing(),
-            queue=scene.requests,
-            now=scene.now,
-            preparing_margin=scene.timing.preparing_margin,
+            request,
+            nodes=queue_input.nodes,
+            allocations=queue_input.allocations,
+            preparing=queue_input.preparing(),
+            queue=queue_input.requests,
+            now=queue_input.now,
+            preparing_margin=queue_input.timing.preparing_margin,
         )
-        if because is DelayCause.UNEXPLAINED and scene.is_fair_share:
+        if cause is DelayCause.UNEXPLAINED and queue_input.is_fair_share:
             return DelayCause.FAIR_SHARE, "others have used less and go first (fair share)"
-        return because, words
+        return cause, explanation
 
 
 def _earlier_promise(promise: Estimate | None, estimate: Estimate) -> Estimate:
-    """What it is held to from now on: the earlier of what it was told and what is planned now."""
+    """The promise from now on: the earlier of the previous one and the current plan."""
     if promise is None or promise.latest is None:
         return estimate
     if estimate.latest is not None and estimate.latest <= promise.latest:

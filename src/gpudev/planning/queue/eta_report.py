@@ -1,6 +1,6 @@
 """Quality of the estimates: first estimates compared with actual starts.
 
-A breach is a start after any `latest` that was ever promised, or a wait that goes on beyond it; each has a cause.
+A broken guarantee is a start after any `latest` that was ever promised, or a wait beyond it. Each has a cause.
 """
 
 import math
@@ -13,12 +13,12 @@ from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import DelayCause, EstimateOutcome
 
 _WRITE_DELAY = timedelta(seconds=1)
-"""A start is written down a moment after it was decided."""
+"""A start is recorded a moment after it was decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateErrors:
-    """Of absolute errors, in minutes. None: nobody has started."""
+    """Absolute errors in minutes. None: no starts yet."""
 
     median: float | None
     p90: float | None
@@ -36,13 +36,13 @@ class BrokenGuarantee:
 @dataclass(frozen=True, slots=True)
 class EtaReport:
     gpu_type: str | None
-    """None: all of them."""
+    """None: all types."""
     started: int
-    """How many had to wait and have started."""
+    """Requests that waited and have started."""
     expected: EstimateErrors
     latest: EstimateErrors
     in_interval: float | None
-    """Which share of them started in the interval they were told."""
+    """The share that started within the first estimated interval."""
     breaches: tuple[BrokenGuarantee, ...]
 
     def breaches_by_cause(self) -> dict[str, int]:
@@ -51,7 +51,7 @@ class EtaReport:
 
 
 def make_eta_reports(outcomes: Sequence[EstimateOutcome], now: datetime) -> list[EtaReport]:
-    """Over all types, then each by itself."""
+    """All types together, then each one."""
     types = sorted({outcome.gpu_type for outcome in outcomes})
     parts = [_make_report(None, outcomes, now)]
     for gpu_type in types:
@@ -60,27 +60,27 @@ def make_eta_reports(outcomes: Sequence[EstimateOutcome], now: datetime) -> list
 
 
 def _make_report(gpu_type: str | None, outcomes: Sequence[EstimateOutcome], now: datetime) -> EtaReport:
-    told = _by_reservation(outcomes)
-    first = [own[0] for own in told.values() if own[0].started_at is not None]
+    by_reservation = _by_reservation(outcomes)
+    first = [own[0] for own in by_reservation.values() if own[0].started_at is not None]
     return EtaReport(
         gpu_type,
         len(first),
         _errors(_minutes(each.started_at, each.estimate.interval.expected) for each in first),
         _errors(_minutes(each.started_at, each.estimate.latest) for each in first),
         sum(_is_in_interval(each) for each in first) / len(first) if first else None,
-        tuple(breach for own in told.values() if (breach := _find_broken_guarantee(own, now)) is not None),
+        tuple(breach for own in by_reservation.values() if (breach := _find_broken_guarantee(own, now)) is not None),
     )
 
 
 def _by_reservation(outcomes: Iterable[EstimateOutcome]) -> Mapping[ReservationId, list[EstimateOutcome]]:
-    told: dict[ReservationId, list[EstimateOutcome]] = {}
+    by_reservation: dict[ReservationId, list[EstimateOutcome]] = {}
     for outcome in outcomes:
-        told.setdefault(outcome.estimate.reservation_id, []).append(outcome)
-    return told
+        by_reservation.setdefault(outcome.estimate.reservation_id, []).append(outcome)
+    return by_reservation
 
 
 def _find_broken_guarantee(own: Sequence[EstimateOutcome], now: datetime) -> BrokenGuarantee | None:
-    """`own`: everything one reservation was told, in order."""
+    """`own`: all estimates of one reservation, in order."""
     started_at = own[0].started_at
     late = [each for each in own if (started_at or now) > each.estimate.latest + _WRITE_DELAY]
     if not late:

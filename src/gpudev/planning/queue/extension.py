@@ -27,9 +27,9 @@ class ExtensionGranted:
 class ExtensionDenied:
     reason: str
     at_most: datetime | None = None
-    """The end that would be granted instead; None: it cannot stay longer at all."""
+    """The latest end that would be granted. None: it cannot be extended at all."""
     invalid: bool = False
-    """True: the number itself is wrong; no state of the cluster would allow it."""
+    """True: the value itself is invalid, whatever the state of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def decide_extension(
     teardown_margin: timedelta = DEFAULT_MARGIN,
     promises: Mapping[ReservationId, Estimate] | None = None,
 ) -> ExtensionGranted | ExtensionDenied:
-    """`holdings` is everything held, this one included or not; `queue` is everybody who waits, of any type, and
-    `promises` what they were told. `clearing` is what the holding's `until` has beyond its end."""
+    """`allocations`: all of them, with or without this one. `queue`: all queued requests, of any type; `promises`:
+    their estimates. `teardown_margin`: included in the allocation's `until`."""
     if not math.isfinite(hours) or hours <= 0:
         return ExtensionDenied("an extension must be more than 0 hours", invalid=True)
     end = None if allocation.until is None else allocation.until - teardown_margin
@@ -75,14 +75,14 @@ def decide_extension(
         most = f"a reservation lasts at most {limits.max_hours_with_extensions:g} hours with its extensions"
         return ExtensionDenied(f"{most}; {_latest_end_note(at_most)}", at_most)
     start = _format_time(delayed.planned)
-    waiter = f"reservation {short_id(delayed.reservation_id)} waits and was promised to start by {start}"
-    return ExtensionDenied(f"{waiter}, which this would delay; {_latest_end_note(at_most)}", at_most)
+    delayed_request = f"reservation {short_id(delayed.reservation_id)} waits and was promised to start by {start}"
+    return ExtensionDenied(f"{delayed_request}, which this would delay; {_latest_end_note(at_most)}", at_most)
 
 
 @dataclass(slots=True)
 class _ExtensionTrial:
-    """Makes the plan with another end for the holding and looks who would start later than promised; who was not
-    promised anything yet, later than without."""
+    """Plans with another end of the allocation and finds requests that would start later than promised (without a
+    promise: later than in the current plan)."""
 
     allocation: Allocation
     nodes: Sequence[Node]
@@ -95,10 +95,10 @@ class _ExtensionTrial:
 
     def __post_init__(self) -> None:
         self.planned = {each.reservation_id: self._start_of(each) for each in self._plan(self.allocation.until)}
-        for reservation_id, told in self.promises.items():
+        for reservation_id, promise in self.promises.items():
             planned = self.planned.get(reservation_id)
-            if planned is not None and told.latest is not None:
-                self.planned[reservation_id] = max(planned, told.latest)
+            if planned is not None and promise.latest is not None:
+                self.planned[reservation_id] = max(planned, promise.latest)
 
     def first_delayed(self, until: datetime) -> _DelayedStart | None:
         for decision in self._plan(until + self.teardown_margin):
@@ -111,8 +111,8 @@ class _ExtensionTrial:
         return None
 
     def furthest(self, end: datetime, wanted: datetime) -> datetime:
-        """The latest end before `wanted` that delays nobody. Only planned starts come into question: between two
-        of them a longer stay takes nothing more from anybody."""
+        """The latest end before `wanted` that delays no request. Only planned starts need to be tried: between two of
+        them, a later end delays nothing more."""
         starts = {start - self.teardown_margin for start in self.planned.values() if start is not None}
         moments = sorted(moment for moment in starts if end < moment < wanted)
         allowed = end
@@ -125,8 +125,8 @@ class _ExtensionTrial:
         return allowed
 
     def _plan(self, until: datetime | None) -> Iterator[Start | Queued]:
-        holdings = [*self.others, replace(self.allocation, until=until)]
-        for facts, requests in split_by_type(self.nodes, holdings, self.waiting, self.now, self.teardown_margin):
+        allocations = [*self.others, replace(self.allocation, until=until)]
+        for facts, requests in split_by_type(self.nodes, allocations, self.waiting, self.now, self.teardown_margin):
             yield from plan_type(facts, requests, self.promises)
 
     def _start_of(self, decision: Start | Queued) -> datetime | None:

@@ -1,7 +1,7 @@
 """Fair share: the order of requests by past usage instead of arrival.
 
-Users who used less for their weight go first. Several requests of one user count as if the earlier ones were already
-used, so that nobody gets ahead with all of theirs. A request that has waited long enough goes first anyway.
+Users with less usage for their weight go first. A user's earlier requests count as used, so one user's requests do not
+all go first. A request that has waited longer than `patience` goes first anyway.
 """
 
 from collections import defaultdict
@@ -23,27 +23,27 @@ def compute_fair_ranks(
     now: datetime,
     patience: timedelta,
 ) -> dict[ReservationId, int]:
-    """The turn of everybody who waits for this type, the first is 0. `reservations`: everything unreleased, of any
-    type; `usage`: of what has ended. What runs counts as if it were used up already."""
-    had: defaultdict[UserId, float] = defaultdict(float)
-    for one in reservations:
-        if one.status.holds_capacity:
-            had[one.user_id] += _gpu_hours(one)
+    """Ranks of the type's queued requests, from 0. `reservations`: all unreleased, of any type; `usage`: of ended
+    reservations. A running reservation counts with its full duration."""
+    reserved_hours: defaultdict[UserId, float] = defaultdict(float)
+    for reservation in reservations:
+        if reservation.status.holds_capacity:
+            reserved_hours[reservation.user_id] += _gpu_hours(reservation)
     order: list[tuple[bool, float, int, ReservationId]] = []
-    for one in sorted(reservations, key=lambda one: one.seq):
-        if one.gpu_type != gpu_type or not one.status.is_waiting:
+    for reservation in sorted(reservations, key=lambda reservation: reservation.seq):
+        if reservation.gpu_type != gpu_type or not reservation.status.is_waiting:
             continue
-        own = usage.get(one.user_id, _NOTHING_USED)
-        share = (own.gpu_hours + had[one.user_id]) / own.weight
-        had[one.user_id] += _gpu_hours(one)
-        is_patient = now - one.created_at < patience
-        order.append((is_patient, share if is_patient else 0.0, one.seq, one.reservation_id))
-    return {reservation_id: turn for turn, (_, _, _, reservation_id) in enumerate(sorted(order))}
+        user_usage = usage.get(reservation.user_id, _NOTHING_USED)
+        share = (user_usage.gpu_hours + reserved_hours[reservation.user_id]) / user_usage.weight
+        reserved_hours[reservation.user_id] += _gpu_hours(reservation)
+        is_patient = now - reservation.created_at < patience
+        order.append((is_patient, share if is_patient else 0.0, reservation.seq, reservation.reservation_id))
+    return {reservation_id: rank for rank, (_, _, _, reservation_id) in enumerate(sorted(order))}
 
 
-def _gpu_hours(one: Reservation) -> float:
-    """All it was given; a CPU slot counts as one."""
-    return max(1, one.gpu_count) * (one.duration / timedelta(hours=1))
+def _gpu_hours(reservation: Reservation) -> float:
+    """Its full duration; a CPU slot counts as one GPU."""
+    return max(1, reservation.gpu_count) * (reservation.duration / timedelta(hours=1))
 
 
 def queue_order(request: Request) -> tuple[int, int, int, ReservationId]:

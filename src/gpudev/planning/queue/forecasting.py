@@ -21,22 +21,22 @@ from gpudev.planning.queue.zone_constraints import ZoneFilter
 
 _USAGE_BINS = 20
 _USAGE_PRIOR = (2.0, 1.6, 1.3, 1.1, 1.0, 0.9, 0.8, 0.7, 0.7, 0.6, 0.6, 0.5, 0.5, 0.4, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3, 2.3)
-"""The guess, which weighs as much as seventeen people: many leave at once, most before half-time, some never."""
+"""Prior, with the weight of seventeen samples: many leave at once, most before half-time, some never."""
 _MOST_SAMPLES = 1000.0
-"""When this many are known, all of them are made to weigh half: people change."""
+"""At this many samples all weights are halved, so that old ones are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRatios:
     counts: tuple[float, ...] = _USAGE_PRIOR
-    """How many left in the first twentieth of their time, in the second, …, and how many stayed to the end."""
+    """Samples by used share of the granted time, in twentieths; the last bin: used to the end."""
 
-    def learn(self, used: timedelta, asked: timedelta) -> "UsageRatios":
-        """`asked`: from the beginning to the planned end as it last was, extensions included."""
-        if asked <= timedelta(0):
+    def learn(self, used: timedelta, granted: timedelta) -> "UsageRatios":
+        """`granted`: from the start to the last planned end, with extensions."""
+        if granted <= timedelta(0):
             return self
         counts = list(self.counts)
-        counts[min(_USAGE_BINS, max(0, int(used / asked * _USAGE_BINS)))] += 1.0
+        counts[min(_USAGE_BINS, max(0, int(used / granted * _USAGE_BINS)))] += 1.0
         if sum(counts) > _MOST_SAMPLES:
             counts = [count / 2 for count in counts]
         return UsageRatios(tuple(counts))
@@ -46,28 +46,27 @@ class UsageRatios:
 
 
 class TypicalUsage:
-    """The habits made ready to be asked thousands of times."""
+    """Usage ratios, precomputed for thousands of lookups."""
 
     __slots__ = ("_all", "_counts", "_left")
 
     def __init__(self, counts: Sequence[float] = _USAGE_PRIOR) -> None:
         self._counts = counts
         self._left = list(accumulate(counts[:_USAGE_BINS], initial=0.0))
-        """How many have left by the end of each twentieth, beginning with none."""
+        """Cumulated counts at the end of each twentieth, starting with 0."""
         self._all = sum(counts)
 
-    def remaining(self, asked: float, elapsed: float = 0.0) -> float:
-        """How much longer half of those stay who have stayed so long; never beyond what they asked for. In whatever
-        unit of time the question is put."""
-        if asked <= 0 or elapsed >= asked:
+    def remaining(self, granted: float, elapsed: float = 0.0) -> float:
+        """Median remaining time after `elapsed`, at most the rest of `granted`. Any unit of time."""
+        if granted <= 0 or elapsed >= granted:
             return 0.0
-        gone = max(0.0, elapsed / asked)
-        return max(0.0, asked * (self._median_beyond(gone) - gone))
+        used_share = max(0.0, elapsed / granted)
+        return max(0.0, granted * (self._median_beyond(used_share) - used_share))
 
-    def _median_beyond(self, gone: float) -> float:
-        """The share of their time that half of those exceed who exceed `gone`."""
-        step = int(gone * _USAGE_BINS)
-        already = self._left[step] + (gone * _USAGE_BINS - step) * self._counts[step]
+    def _median_beyond(self, used_share: float) -> float:
+        """The median used share among samples above `used_share`."""
+        step = int(used_share * _USAGE_BINS)
+        already = self._left[step] + (used_share * _USAGE_BINS - step) * self._counts[step]
         middle = (already + self._all) / 2
         if middle >= self._left[_USAGE_BINS]:
             return 1.0
@@ -83,26 +82,26 @@ class TypicalUsage:
 
 
 INTERVAL = 0.8
-"""How often the told interval is to be true."""
+"""Target coverage of the intervals."""
 _TAIL = (1 - INTERVAL) / 2
 _BUCKETS = (60.0, 15 * 60.0, 60 * 60.0, 3 * 60 * 60.0)
-"""Typical waits, in seconds, at which one bucket ends and the next begins."""
+"""Upper bounds of the buckets: typical waits, in seconds."""
 _OUTCOMES_PER_BUCKET = 500
 """Outcomes per bucket."""
 _ENOUGH = 60
-"""Outcomes of a bucket with which it no longer needs the guess."""
+"""From this many outcomes on, a bucket does without the prior."""
 _RATIO_PRIOR = (-1.6, -1.3, -1.1, -0.9, -0.7, -0.6, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.4, 0.7, 1.2)
-"""The guess: a broad spread of logarithms of ratios, a little to the early side."""
+"""Prior: a broad spread of log ratios, slightly on the early side."""
 _IMMEDIATE_RATIO_PRIOR = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.1, 2.4)
-"""The guess for those who would start at once in a typical plan: they do wait, so it can only be longer."""
+"""Prior for requests that would start at once in the typical plan: they do wait, so it can only be longer."""
 _LEVEL_STEP = 0.003
-"""How far one outcome moves a bound's level."""
+"""How far one outcome moves the level of a bound."""
 _LEAST_SCALE, _SHARE_OF_BOUND = 120.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a request was told, as seconds from then on. Kept until it starts; then it is learnt from."""
+    """A forecast in seconds from when it was made. Compared with the actual start later."""
 
     typical: float
     bound: float
@@ -115,9 +114,9 @@ class Prediction:
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
     ratios: tuple[tuple[float, ...], ...] = ((),) * (len(_BUCKETS) + 1)
-    """By bucket, the oldest first: logarithms of how much longer it took than typical."""
+    """By bucket, oldest first: logarithms of actual over typical wait."""
     levels: tuple[float, float, float] = (_TAIL, 0.5, 1 - _TAIL)
-    """Which shares of the seen ratios are taken for the bounds and the middle."""
+    """Quantiles of the observed ratios that become the bounds and the median."""
 
     def learn(self, prediction: Prediction, waited: float) -> "TrackRecord":
         bucket = bisect_right(_BUCKETS, prediction.typical)
@@ -141,13 +140,13 @@ class TrackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A track record made ready to be asked thousands of times."""
+    """A track record, precomputed for thousands of lookups."""
 
     factors: tuple[tuple[float, float, float], ...]
-    """By bucket: what a typical wait is multiplied with for the earliest, the expected and the latest likely one."""
+    """By bucket: factors of a typical wait for the earliest, the expected and the latest likely one."""
 
     def predict(self, typical: float, bound: float) -> Prediction:
-        """Waits in seconds. Never beyond the bound, which is a promise."""
+        """Waits in seconds, at most the bound (the guaranteed start)."""
         scale = _scale(bound)
         stretched = typical + scale
         low, middle, high = self.factors[bisect_right(_BUCKETS, typical)]
@@ -161,16 +160,20 @@ class Calibration:
 
 
 def _scale(bound: float) -> float:
-    """Added to both sides of a ratio: beside a bound of hours, typical waits of one or of five minutes are alike."""
+    """Added to both sides of a ratio: next to a bound of hours, typical waits of one and of five minutes are alike."""
     return _LEAST_SCALE + _SHARE_OF_BOUND * bound
 
 
 def _factors(
     ratios: tuple[float, ...], prior: tuple[float, ...], levels: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    seen = sorted(ratios if len(ratios) >= _ENOUGH else (*ratios, *prior))
+    observed = sorted(ratios if len(ratios) >= _ENOUGH else (*ratios, *prior))
     low, middle, high = levels
-    return math.exp(_quantile(seen, low)), math.exp(_quantile(seen, middle)), math.exp(_quantile(seen, high))
+    return (
+        math.exp(_quantile(observed, low)),
+        math.exp(_quantile(observed, middle)),
+        math.exp(_quantile(observed, high)),
+    )
 
 
 def _quantile(ordered: Sequence[float], level: float) -> float:
@@ -184,31 +187,31 @@ def _clamp(value: float, least: float, most: float) -> float:
 
 # Forecasts from the typical plan, corrected by the calibration.
 #
-# The plan's own starts are bounds that hold if nobody leaves early. No forecast is later than its bound, and no
-# forecast decides who starts.
+# The plan's own starts are bounds that hold if nobody leaves early. No forecast is later than its bound. Forecasts
+# never influence the plan.
 
 
 _MICROSECONDS = 1_000_000
 NEWCOMER_FOR = timedelta(minutes=15)
-"""How long somebody who waits counts as a newcomer."""
+"""How long a queued request counts as a newcomer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What is known of one GPU type: its people's habits, and how its forecasts turned out."""
+    """What has been learnt for one GPU type: usage ratios, and the errors of its forecasts."""
 
     usage_ratios: UsageRatios = field(default_factory=UsageRatios)
     newcomers: TrackRecord = field(default_factory=TrackRecord)
-    """Of what people were told when they came."""
+    """Of forecasts for newcomers."""
     waiting: TrackRecord = field(default_factory=TrackRecord)
-    """Of what they were told when they had waited for a while: those who are still there are the unlucky ones."""
+    """Of forecasts made after some waiting: a biased sample, because the lucky ones have started."""
 
-    def after_release(self, used: timedelta, asked: timedelta) -> "Experience":
-        """Somebody left. `asked`: from the beginning to the planned end as it last was, extensions included."""
-        return replace(self, usage_ratios=self.usage_ratios.learn(used, asked))
+    def after_release(self, used: timedelta, granted: timedelta) -> "Experience":
+        """`granted`: from the start to the last planned end, with extensions."""
+        return replace(self, usage_ratios=self.usage_ratios.learn(used, granted))
 
     def after_start(self, forecast: "Forecast", started_at: datetime) -> "Experience":
-        """Somebody who had been told this has started."""
+        """A request with this forecast has started."""
         waited = (started_at - forecast.made_at).total_seconds()
         if forecast.is_newcomer:
             return replace(self, newcomers=self.newcomers.learn(forecast.prediction, waited))
@@ -220,7 +223,7 @@ NO_EXPERIENCE = Experience()
 
 @dataclass(frozen=True, slots=True)
 class ForecastModel:
-    """Experience made ready to be asked thousands of times."""
+    """Experience, precomputed for thousands of lookups."""
 
     typical: TypicalUsage
     newcomers: Calibration
@@ -234,27 +237,26 @@ class ForecastModel:
 
 
 def learn_experience(samples: Sequence[UsageSample], outcomes: Sequence[EstimateOutcome]) -> dict[str, Experience]:
-    """Everything that is known, by GPU type, from what happened: the oldest first."""
+    """Experience by GPU type. Inputs: oldest first."""
     known: dict[str, Experience] = {}
-    for stay in samples:
-        known[stay.gpu_type] = known.get(stay.gpu_type, NO_EXPERIENCE).after_release(stay.used, stay.granted)
+    for usage in samples:
+        known[usage.gpu_type] = known.get(usage.gpu_type, NO_EXPERIENCE).after_release(usage.used, usage.granted)
     for outcome in outcomes:
         if outcome.started_at is not None:
-            told = _recorded_forecast(outcome.estimate)
+            prediction = _recorded_forecast(outcome.estimate)
             experience = known.get(outcome.gpu_type, NO_EXPERIENCE)
-            known[outcome.gpu_type] = experience.after_start(told, outcome.started_at)
+            known[outcome.gpu_type] = experience.after_start(prediction, outcome.started_at)
     return known
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`earliest` ≤ `expected` ≤ `latest_likely`: it starts between the first and the last of them in four of five
-    cases, and as often before `expected` as after."""
+    """`earliest` ≤ `expected` ≤ `latest_likely`: the interval holds in four of five cases; `expected` is the median."""
 
     made_at: datetime
     prediction: Prediction
     is_newcomer: bool = True
-    """Whether it had only just come when it was told."""
+    """Whether the request was a newcomer when the forecast was made."""
 
     @property
     def earliest(self) -> datetime:
@@ -274,7 +276,7 @@ class Forecast:
 
 
 class TypeForecast:
-    """One GPU type's queue, planned as if everybody left when people typically do."""
+    """One GPU type's queue, planned with typical instead of requested durations."""
 
     def __init__(
         self,
@@ -284,10 +286,10 @@ class TypeForecast:
         model: ForecastModel,
         sizes: Iterable[int] = (),
     ) -> None:
-        """`sizes`: units per node that `of_newcomer` may be asked for, beside those in the queue."""
+        """`sizes`: further units per node for `forecast_newcomer`, beside those in the queue."""
         self._now = facts.now
         self._model = model
-        self._usage_by_duration: dict[timedelta, int] = {}  # people ask for round numbers: few are different
+        self._usage_by_duration: dict[timedelta, int] = {}  # few different ones: users choose round numbers
         lines = [
             NodeTimeline(
                 rank,
@@ -312,59 +314,59 @@ class TypeForecast:
                 continue
             newcomer = self._now - came.get(request.reservation_id, self._now) < NEWCOMER_FOR
             calibration = self._model.newcomers if newcomer else self._model.waiting
-            told = calibration.predict(start / _MICROSECONDS, max(0.0, (bound - self._now).total_seconds()))
+            prediction = calibration.predict(start / _MICROSECONDS, max(0.0, (bound - self._now).total_seconds()))
             shape = (request.units_per_node, request.node_count, request.duration)
-            told = alike[shape] = _not_before(told, alike.get(shape))
-            forecasts[request.reservation_id] = Forecast(self._now, told, newcomer)
+            prediction = alike[shape] = _not_before(prediction, alike.get(shape))
+            forecasts[request.reservation_id] = Forecast(self._now, prediction, newcomer)
         return forecasts
 
     def forecast_newcomer(self, units: int, node_count: int, duration: timedelta, latest: datetime) -> Forecast | None:
-        """What somebody who came now would be told, behind everybody who waits."""
-        place = self._timetable.find_slot(units, node_count, self._typical_usage(duration))
-        if place is None:
+        """The forecast of a newcomer behind the whole queue."""
+        slot = self._timetable.find_slot(units, node_count, self._typical_usage(duration))
+        if slot is None:
             return None
         bound = max(0.0, (latest - self._now).total_seconds())
-        return Forecast(self._now, self._model.newcomers.predict(place.start / _MICROSECONDS, bound))
+        return Forecast(self._now, self._model.newcomers.predict(slot.start / _MICROSECONDS, bound))
 
     def _assign_slot(self, request: Request) -> int | None:
-        """Its start in microseconds from now; its place is taken."""
-        stay = self._typical_usage(request.duration)
-        place = self._zone_filter.find_slot(self._timetable, request, stay)
-        if place is None:
+        """Takes its slot; returns the start in microseconds from now."""
+        usage = self._typical_usage(request.duration)
+        slot = self._zone_filter.find_slot(self._timetable, request, usage)
+        if slot is None:
             return None
-        self._timetable.take(place, request.units_per_node, stay)
-        return place.start
+        self._timetable.take(slot, request.units_per_node, usage)
+        return slot.start
 
     def _typical_usage(self, duration: timedelta) -> int:
-        stay = self._usage_by_duration.get(duration)
-        if stay is None:
-            stay = self._usage_by_duration[duration] = max(
+        usage = self._usage_by_duration.get(duration)
+        if usage is None:
+            usage = self._usage_by_duration[duration] = max(
                 1, round(self._model.typical.remaining(to_microseconds(duration)))
             )
-        return stay
+        return usage
 
 
 def _recorded_forecast(record: EstimateRecord) -> Forecast:
-    """A forecast as it was told, from what was kept of it."""
+    """The forecast of a record."""
 
     def seconds(moment: datetime) -> float:
         return (moment - record.made_at).total_seconds()
 
     span = record.interval
-    told = Prediction(
+    prediction = Prediction(
         record.typical_seconds,
         seconds(record.latest),
         seconds(span.earliest),
         seconds(span.expected),
         seconds(span.latest_likely),
     )
-    return Forecast(record.made_at, told, record.is_newcomer)
+    return Forecast(record.made_at, prediction, record.is_newcomer)
 
 
 def _typical_release(
     held: HeldShare, now: datetime, began: Mapping[ReservationId, datetime], typical: TypicalUsage
 ) -> tuple[int, int]:
-    """When it is typically over, and the units it frees then."""
+    """Its typical end, and the units that become free then."""
     if held.overdue:
         return held.until, held.units
     elapsed = max(0, to_microseconds(now - began.get(held.reservation_id, now)))
@@ -372,7 +374,7 @@ def _typical_release(
 
 
 def _not_before(prediction: Prediction, ahead: Prediction | None) -> Prediction:
-    """Whoever asks for the same and stands behind is not told to start before those ahead."""
+    """A request of the same shape is never expected before those ahead of it."""
     if ahead is None:
         return prediction
     return Prediction(

@@ -1,12 +1,12 @@
-"""The plan of one GPU type, kept alive: what one arrival or one end changes costs milliseconds, however long the queue.
+"""Incremental planner for one GPU type: applies one arrival or release in milliseconds, whatever the queue's length.
 
-Between two full plans everybody keeps their place; room that appears is given, in the queue's order, to whoever can
-start on it at once without touching anybody else's place. Nobody is planned later than told because of that, and
-nobody waits who could start. Only a full plan lets those move up who cannot start yet (`replan`).
+Between two full plans, planned starts stay as they are. Freed units go, in queue order, to requests that can start on
+them at once without touching other planned starts (backfill). So no planned start becomes later, and no request waits
+that could start. Only a full plan moves up requests that cannot start yet (`replan`).
 
-Time moves between calls. A place whose time has come is taken (`wake`); what should have been released and is still
-there is never planned over. Where the facts have left the plan (a node changed, an end was missed or moved onto
-somebody's place, much happened at once) a full plan is made, with the places so far as promises.
+Time advances between calls. Due planned starts are taken (`collect_starts`). An overdue allocation blocks its units
+until it is removed. If the facts no longer fit the plan (a node changed, an end was missed or moved onto a planned
+start, many changes at once), a full plan is made, with the planned starts so far as promises.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +27,19 @@ from gpudev.planning.queue.wait_reasons import BlockingReservation, explain_no_s
 from gpudev.planning.queue.zone_constraints import Ranks, ZoneFilter
 
 _MOST_INCREMENTAL_CHANGES = 32
-"""So many changes at once are cheaper to answer with a full plan."""
+"""With more changes at once, a full plan is cheaper."""
 
 _RECHECK_MICROSECONDS = 1_000_000
-"""Microseconds."""
 
 FreeNow = Callable[[Ranks | None], tuple[int, Mapping[int, int]]]
-"""Among these nodes, or all: the most on one of them now, and the whole ones by size."""
+"""Among these nodes (None: all): the most free units on one node, and the number of free whole nodes by size."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanUpdate:
     starts: tuple[Start, ...]
     waits: tuple[Queued, ...]
-    """Of those whose place is new: newcomers, or everybody if the plan was made anew."""
+    """Requests with a new planned start: newcomers, or all after a full plan."""
     remade: bool
     """Whether a full plan was made."""
 
@@ -57,8 +56,8 @@ class IncrementalPlanner:
         margin: timedelta = DEFAULT_MARGIN,
         promises: Mapping[ReservationId, Estimate] | None = None,
     ) -> None:
-        """A full plan, kept. `nodes` of the type, whatever is held on them, and those who ask for the type. Who
-        starts at once is what the first `wake` says."""
+        """Makes a full plan. `nodes` of the type, all allocations on them, and the requests of the type. The first
+        `collect_starts` returns what starts at once."""
         self._gpu_type = gpu_type
         self._margin = margin
         self._full_plans = 0
@@ -66,7 +65,7 @@ class IncrementalPlanner:
 
     @property
     def next_at(self) -> datetime | None:
-        """When time alone lets somebody start, or when to look again at a place that should be free by now."""
+        """When the next planned start is due, or when to check again one whose nodes should be free by now."""
         due = self._planned_starts.first_due()
         if due is None:
             return None
@@ -74,40 +73,39 @@ class IncrementalPlanner:
         return self._to_datetime(start if start > self._occupancy.now else self._occupancy.now + _RECHECK_MICROSECONDS)
 
     def add_request(self, request: Request, now: datetime) -> Start | Queued:
-        """Gives it the earliest place beside everybody else's."""
+        """Plans it at the earliest start that touches no other planned start."""
         self._advance(now)
         self._extend_overdue(now)
         if self._queue.has_lower_priority(request):
             return self._add_prioritised(request, now)
         timetable, duration = self._occupancy.timetable, duration_microseconds(request)
         timetable.ensure_size(request.units_per_node)
-        place = self._zone_filter.find_slot(timetable, request, duration)
+        slot = self._zone_filter.find_slot(timetable, request, duration)
         self._queue.add(request)
-        if place is None:
+        if slot is None:
             return self._make_queued(request, None)
-        if place.start <= self._occupancy.now and self._is_unheld(place.ranks, request.units_per_node):
-            return self._start(request, place.ranks, taken_until=self._occupancy.now)
-        timetable.take(place, request.units_per_node, duration)
-        self._planned_starts.assign(request, place)
-        return self._make_queued(request, place)
+        if slot.start <= self._occupancy.now and self._is_unheld(slot.ranks, request.units_per_node):
+            return self._start(request, slot.ranks, taken_until=self._occupancy.now)
+        timetable.take(slot, request.units_per_node, duration)
+        self._planned_starts.assign(request, slot)
+        return self._make_queued(request, slot)
 
     def _add_prioritised(self, request: Request, now: datetime) -> Start | Queued:
-        """Those with a lower priority give way: everybody is planned anew. Who else may start now is what the next
-        `wake` says."""
+        """Requests with a lower priority give way: a full plan. The next `collect_starts` returns other starts."""
         self._queue.add(request)
         self.replan(now)
-        seat = self._planned_starts.find_slot(request.reservation_id)
+        slot = self._planned_starts.find_slot(request.reservation_id)
         if (
-            seat is not None
-            and seat.start <= self._occupancy.now
-            and self._is_unheld(seat.ranks, request.units_per_node)
+            slot is not None
+            and slot.start <= self._occupancy.now
+            and self._is_unheld(slot.ranks, request.units_per_node)
         ):
             self._planned_starts.unassign(request)
-            return self._start(request, seat.ranks, taken_until=seat.start + duration_microseconds(request))
-        return self._make_queued(request, seat)
+            return self._start(request, slot.ranks, taken_until=slot.start + duration_microseconds(request))
+        return self._make_queued(request, slot)
 
     def collect_starts(self, now: datetime) -> tuple[Start, ...]:
-        """Those who start because there is room or because their time has come."""
+        """Requests that start now: due planned starts, then backfill."""
         self._advance(now)
         self._extend_overdue(now)
         starts = list(self._start_due())
@@ -118,7 +116,7 @@ class IncrementalPlanner:
         return (*starts, *self._backfill())
 
     def replan(self, now: datetime) -> None:
-        """A full plan from what is known: everybody moves up who can. To be followed by a `wake`."""
+        """A full plan from the known facts: moves up every request that can. Call `collect_starts` next."""
         self._make_full_plan(
             self._nodes, list(self._occupancy.allocations.values()), list(self._queue), now, self._promises()
         )
@@ -126,45 +124,47 @@ class IncrementalPlanner:
     def update(
         self, nodes: Sequence[Node], allocations: Sequence[Allocation], queue: Sequence[Request], now: datetime
     ) -> PlanUpdate:
-        """Takes over everything that is true now, by what changed if that is little."""
+        """Applies the current facts: incrementally if few changed, else with a full plan."""
         full_plans = self._full_plans
-        # By number: ids compare and hash slowly, and there are many thousands.
-        held = {holding.reservation_id.int: holding for holding in allocations}
-        asked = {request.reservation_id.int: request for request in queue}
-        known_held = {who.int: holding for who, holding in self._occupancy.allocations.items()}
-        known_asked = {request.reservation_id.int: request for request in self._queue}
-        gone = [known_held[who].reservation_id for who in known_held.keys() - held.keys()]
-        gone += [known_asked[who].reservation_id for who in known_asked.keys() - asked.keys()]
-        came = [asked[who] for who in asked.keys() - known_asked.keys()]
-        answers: list[Start | Queued] = []
+        # By integer: UUIDs compare and hash slowly, and there are many thousands.
+        held = {allocation.reservation_id.int: allocation for allocation in allocations}
+        requests = {request.reservation_id.int: request for request in queue}
+        known_held = {key.int: allocation for key, allocation in self._occupancy.allocations.items()}
+        known_requests = {request.reservation_id.int: request for request in self._queue}
+        removed = [known_held[key].reservation_id for key in known_held.keys() - held.keys()]
+        removed += [known_requests[key].reservation_id for key in known_requests.keys() - requests.keys()]
+        added = [requests[key] for key in requests.keys() - known_requests.keys()]
+        results: list[Start | Queued] = []
         if (
-            len(gone) + len(came) <= _MOST_INCREMENTAL_CHANGES
+            len(removed) + len(added) <= _MOST_INCREMENTAL_CHANGES
             and self._nodes == tuple(nodes)
-            and not any(self._queue.has_lower_priority(request) for request in came)
+            and not any(self._queue.has_lower_priority(request) for request in added)
             and held.keys() <= known_held.keys()
-            and held.keys().isdisjoint(asked)
-            and all(_is_unchanged(asked[who], known_asked[who]) for who in asked.keys() & known_asked.keys())
-            and self._move_ends([(known_held[who], holding) for who, holding in held.items()], now)
+            and held.keys().isdisjoint(requests)
+            and all(
+                _is_unchanged(requests[key], known_requests[key]) for key in requests.keys() & known_requests.keys()
+            )
+            and self._move_ends([(known_held[key], allocation) for key, allocation in held.items()], now)
         ):
-            for who in sorted(gone):
-                self._remove(who)
-            answers += self.collect_starts(now)
-            answers += [self.add_request(request, now) for request in sorted(came, key=order_key)]
+            for key in sorted(removed):
+                self._remove(key)
+            results += self.collect_starts(now)
+            results += [self.add_request(request, now) for request in sorted(added, key=order_key)]
         else:
             self._make_full_plan(nodes, allocations, queue, now, self._promises())
-            answers += self.collect_starts(now)
-        starts = tuple(answer for answer in answers if isinstance(answer, Start))
+            results += self.collect_starts(now)
+        starts = tuple(result for result in results if isinstance(result, Start))
         if self._full_plans != full_plans:
             return PlanUpdate(starts, tuple(self.iter_queued()), remade=True)
-        return PlanUpdate(starts, tuple(answer for answer in answers if isinstance(answer, Queued)), remade=False)
+        return PlanUpdate(starts, tuple(result for result in results if isinstance(result, Queued)), remade=False)
 
     def iter_queued(self) -> Iterator[Queued]:
-        """Everybody who waits, in the queue's order."""
+        """All queued requests, in queue order."""
         free: FreeNow = cache(self._occupancy.free_now)
         ends = self._planned_starts.find_ends(self._queue)
         for position, request in enumerate(self._queue, 1):
-            seat = self._planned_starts.find_slot(request.reservation_id)
-            yield self._describe_queued(request, seat, position, free, ends)
+            slot = self._planned_starts.find_slot(request.reservation_id)
+            yield self._describe_queued(request, slot, position, free, ends)
 
     def _make_full_plan(
         self,
@@ -183,27 +183,27 @@ class IncrementalPlanner:
         self._occupancy = Occupancy(facts, type_plan.timetable, allocations, to_microseconds(self._margin))
         self._planned_starts = PlannedStarts(self._queue, len(facts.nodes))
         for request in self._queue:
-            place = type_plan.planned_starts.get(request.reservation_id)
-            if place is not None:
-                self._planned_starts.assign(request, place)
+            slot = type_plan.planned_starts.get(request.reservation_id)
+            if slot is not None:
+                self._planned_starts.assign(request, slot)
         self._touched_ranks: set[int] = set()
-        """Nodes on which there may be room for somebody."""
+        """Nodes with units freed since the last backfill."""
 
     def _advance(self, now: datetime) -> None:
         self._occupancy.advance(to_microseconds(now - self._occupancy.origin))
 
     def _extend_overdue(self, now: datetime) -> None:
-        """Comes after everybody who is gone was let go."""
+        """Call it after removing what is gone."""
         if not self._occupancy.extend_overdue():
             self.replan(now)
 
     def _move_ends(self, held: Iterable[tuple[Allocation, Allocation]], now: datetime) -> bool:
-        """As they were and as they are. False: somebody is elsewhere, or stays longer than others were told."""
+        """`held`: (before, after). False: an allocation moved, or its new end collides with a planned start."""
         self._advance(now)
-        changed = [(was, holding) for was, holding in held if holding is not was]
-        if any(holding.shares != was.shares for was, holding in changed):
+        changed = [(was, allocation) for was, allocation in held if allocation is not was]
+        if any(allocation.shares != was.shares for was, allocation in changed):
             return False
-        return all(self._occupancy.move_end(holding) for was, holding in changed if holding.until != was.until)
+        return all(self._occupancy.move_end(allocation) for was, allocation in changed if allocation.until != was.until)
 
     def _remove(self, reservation_id: ReservationId) -> None:
         request = self._queue.find_request(reservation_id)
@@ -214,22 +214,22 @@ class IncrementalPlanner:
             self._touched_ranks.update(self._occupancy.remove_allocation(reservation_id))
 
     def _start_due(self) -> Iterator[Start]:
-        """Those whose time has come, up to one whose place is not free."""
+        """Due planned starts, up to one whose units are not free."""
         while (request := self._first_due_now()) is not None:
-            seat, duration = self._planned_starts.get_slot(request), duration_microseconds(request)
-            planned, units = seat.start + duration, request.units_per_node
-            beyond = TimeSlot(planned, seat.ranks)  # it starts late, and so it ends late
-            if not self._is_unheld(seat.ranks, units):
+            slot, duration = self._planned_starts.get_slot(request), duration_microseconds(request)
+            planned, units = slot.start + duration, request.units_per_node
+            beyond = TimeSlot(planned, slot.ranks)  # it starts late, so it ends late
+            if not self._is_unheld(slot.ranks, units):
                 return
-            if seat.start < self._occupancy.now and not self._occupancy.timetable.is_free(
-                beyond, units, self._occupancy.now - seat.start
+            if slot.start < self._occupancy.now and not self._occupancy.timetable.is_free(
+                beyond, units, self._occupancy.now - slot.start
             ):
                 return
             self._planned_starts.unassign(request)
-            yield self._start(request, seat.ranks, taken_until=planned)
+            yield self._start(request, slot.ranks, taken_until=planned)
 
     def _is_unheld(self, ranks: Sequence[int], units: int) -> bool:
-        """Not only by the plan."""
+        """Whether the units are really free, not only by plan."""
         return all(self._occupancy.unheld_units(rank) >= units for rank in ranks)
 
     def _first_due_now(self) -> Request | None:
@@ -239,7 +239,7 @@ class IncrementalPlanner:
         return request
 
     def _backfill(self) -> Iterator[Start]:
-        """The first in the queue whom any of the touched nodes has room for, then the next, until there is none."""
+        """Starts the first request in queue order that fits on a touched node, then the next, until none fits."""
         while self._touched_ranks:
             found: list[tuple[int, int, tuple[int, ...]]] = []
             for rank in sorted(self._touched_ranks):
@@ -257,8 +257,8 @@ class IncrementalPlanner:
                 yield self._start(request, ranks, taken_until=self._occupancy.now)
 
     def _find_first_fitting(self, rank: int) -> tuple[int, tuple[int, ...]] | None:
-        """Of those who could start on that node now beside everybody else's place, the first in the queue: its order
-        and its nodes."""
+        """The first request in queue order that could start on this node now without touching other planned starts: its
+        order and its nodes."""
         candidates: list[int] = []
         line = self._occupancy.timetable.timelines[rank]
         free = self._occupancy.unheld_units(rank)
@@ -267,8 +267,8 @@ class IncrementalPlanner:
                 order = self._queue.first_fitting((units, zones), line.free_duration(self._occupancy.now, units))
                 if order is not None:
                     candidates.append(order)
-        for who in self._planned_starts.requests_on(rank):  # for them their own place is no obstacle
-            request = self._queue.find_request(who)
+        for key in self._planned_starts.requests_on(rank):  # their own planned start is no obstacle
+            request = self._queue.find_request(key)
             if request is not None and request.node_count == 1 and self._fits_without_own_slot(request, rank):
                 candidates.append(order_key(request))
         best = min(candidates, default=None)
@@ -282,17 +282,17 @@ class IncrementalPlanner:
         return None if best is None else (best, (rank,))
 
     def _fits_without_own_slot(self, request: Request, rank: int) -> bool:
-        seat, duration = self._planned_starts.get_slot(request), duration_microseconds(request)
-        return self._occupancy.fits_without(seat, rank, request.units_per_node, duration)
+        slot, duration = self._planned_starts.get_slot(request), duration_microseconds(request)
+        return self._occupancy.fits_without(slot, rank, request.units_per_node, duration)
 
     def _find_gang_nodes(self, gang: Request, rank: int) -> tuple[int, ...] | None:
-        """The nodes on which it could start now, that one among them."""
+        """The nodes on which it could start now, including this one."""
         units, duration = gang.units_per_node, duration_microseconds(gang)
         line = self._occupancy.timetable.timelines[rank]
         if line.units != units:
             return None
-        seat = self._planned_starts.find_slot(gang.reservation_id)
-        own = () if seat is None else seat.ranks
+        slot = self._planned_starts.find_slot(gang.reservation_id)
+        own = () if slot is None else slot.ranks
         if line.free_duration(self._occupancy.now, units) < duration and rank not in own:
             return None
         ranks = self._occupancy.timetable.whole_nodes_free_now(units, duration)
@@ -305,14 +305,14 @@ class IncrementalPlanner:
         return tuple(fitting[: gang.node_count])
 
     def _free_slot(self, request: Request) -> None:
-        """Leaves its seat, if it has one: there is room then."""
-        seat = self._planned_starts.unassign(request)
-        if seat is not None:
-            self._occupancy.free_slot(seat, request.units_per_node, duration_microseconds(request))
-            self._touched_ranks.update(seat.ranks)
+        """Gives up its planned start, if it has one."""
+        slot = self._planned_starts.unassign(request)
+        if slot is not None:
+            self._occupancy.free_slot(slot, request.units_per_node, duration_microseconds(request))
+            self._touched_ranks.update(slot.ranks)
 
     def _start(self, request: Request, ranks: Sequence[int], taken_until: int) -> Start:
-        """It has no seat any more."""
+        """Its planned start must be unassigned already."""
         self._queue.remove(request)
         shares = tuple(
             NodeShare(
@@ -328,51 +328,51 @@ class IncrementalPlanner:
         return Start(request.reservation_id, shares)
 
     def _promises(self) -> dict[ReservationId, Estimate]:
-        """Everybody's place as they were told it; what is said in words does not matter."""
+        """All planned starts as promises; position and reason are not used."""
         names = [node.name for node in self._occupancy.nodes]
         return {
-            who: Estimate(0, self._to_datetime(seat.start), None, "", tuple(names[rank] for rank in seat.ranks))
-            for who, seat in self._planned_starts
+            key: Estimate(0, self._to_datetime(slot.start), None, "", tuple(names[rank] for rank in slot.ranks))
+            for key, slot in self._planned_starts
         }
 
     def _to_datetime(self, time: int) -> datetime:
         return self._occupancy.origin + timedelta(microseconds=time)
 
-    def _make_queued(self, request: Request, place: TimeSlot | None) -> Queued:
+    def _make_queued(self, request: Request, slot: TimeSlot | None) -> Queued:
         position = self._queue.position(request)
-        ends = {} if place is None else self._planned_starts.find_ends_on_nodes(place)
-        return self._describe_queued(request, place, position, self._occupancy.free_now, ends)
+        ends = {} if slot is None else self._planned_starts.find_ends_on_nodes(slot)
+        return self._describe_queued(request, slot, position, self._occupancy.free_now, ends)
 
     def _describe_queued(
         self,
         request: Request,
-        place: TimeSlot | None,
+        slot: TimeSlot | None,
         position: int,
         free: FreeNow,
         ends: SlotEnds,
     ) -> Queued:
-        if place is None:
+        if slot is None:
             reason = explain_no_start(request, self._nodes, self._occupancy.nodes)
             return Queued(request.reservation_id, Estimate(position, None, None, reason))
-        ending = next(filter(None, (self._occupancy.find_blocker(rank, place.start) for rank in place.ranks)), None)
+        ending = next(filter(None, (self._occupancy.find_blocker(rank, slot.start) for rank in slot.ranks)), None)
         if ending is None:
-            waiting = next((who for rank in place.ranks if (who := ends.get((rank, place.start)))), None)
+            waiting = next((key for rank in slot.ranks if (key := ends.get((rank, slot.start)))), None)
             ending = None if waiting is None else BlockingReservation(waiting, waiting=True)
-        best, whole = free(self._zone_filter.searched_ranks(request, place))
-        moves = self._zone_filter.is_outside_zones(request, place)
+        best, whole = free(self._zone_filter.searched_ranks(request, slot))
+        moves = self._zone_filter.is_outside_zones(request, slot)
         reason = explain_wait(request, best, whole.get(request.units_per_node, 0), position - 1, ending, moves=moves)
-        names = tuple(self._occupancy.nodes[rank].name for rank in place.ranks)
-        return Queued(request.reservation_id, Estimate(position, self._to_datetime(place.start), None, reason, names))
+        names = tuple(self._occupancy.nodes[rank].name for rank in slot.ranks)
+        return Queued(request.reservation_id, Estimate(position, self._to_datetime(slot.start), None, reason, names))
 
 
-def _is_unchanged(one: Request, other: Request) -> bool:
-    """The same person's request: has anything changed that the plan depends on?"""
-    return one is other or (
-        one.duration == other.duration
-        and one.priority == other.priority
-        and one.fair_rank == other.fair_rank
-        and one.seq == other.seq
-        and one.units_per_node == other.units_per_node
-        and one.node_count == other.node_count
-        and one.zone_constraint == other.zone_constraint
+def _is_unchanged(before: Request, after: Request) -> bool:
+    """Whether nothing changed that the plan depends on. Both have the same id."""
+    return before is after or (
+        before.duration == after.duration
+        and before.priority == after.priority
+        and before.fair_rank == after.fair_rank
+        and before.seq == after.seq
+        and before.units_per_node == after.units_per_node
+        and before.node_count == after.node_count
+        and before.zone_constraint == after.zone_constraint
     )

@@ -1,8 +1,8 @@
 """Free units of each node over time, and the earliest slot for a request.
 
-Windows, stretches of time in which a node has enough free units for one size of request, are kept in an ordered
-index. It finds the first window of a given length without visiting every window: windows live in blocks of a few
-dozen, each of which knows its longest one.
+A window is a span of time in which a node has enough free units for one size of request. An ordered index finds the
+first window of a given length without visiting every window: windows are stored in blocks of a few dozen, and each
+block knows its longest one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 FOREVER = 1 << 62
-"""The length of a window that never closes, and the time at which it does not."""
+"""Length and end of a window that never closes."""
 _BLOCK = 64
-"""Splits at twice this. Measured: 64 and 96 are alike; smaller costs walking, larger costs moving."""
+"""A block splits at twice this size. Measured: 64 and 96 perform alike; smaller ones cost walking, larger ones
+moving."""
 
 
 class WindowIndex:
@@ -38,7 +39,7 @@ class WindowIndex:
         return None
 
     def all_at_least(self, length: int) -> Iterator[tuple[int, int]]:
-        """Every (key, length) that is long enough, by key. The index must not change meanwhile."""
+        """Every (key, length) that is long enough, by key. Do not change the index during the iteration."""
         for block, longest in enumerate(self._longest):
             if longest >= length:
                 for position, own in enumerate(self._lengths[block]):
@@ -58,7 +59,7 @@ class WindowIndex:
             self._split(block)
 
     def remove(self, key: int) -> None:
-        """The key must be there."""
+        """The key must exist."""
         block = max(0, bisect_right(self._firsts, key) - 1)
         keys, lengths = self._keys[block], self._lengths[block]
         position = bisect_left(keys, key)
@@ -69,7 +70,7 @@ class WindowIndex:
             return
         if position == 0:
             self._firsts[block] = keys[0]
-        if length == self._longest[block] and length not in lengths:  # most often another one is as long
+        if length == self._longest[block] and length not in lengths:  # usually another one is as long
             self._longest[block] = max(lengths)
 
     def _split(self, block: int) -> None:
@@ -89,13 +90,13 @@ class WindowIndex:
 
 # Timelines of all nodes of one GPU type.
 #
-# Times are whole microseconds from now, so that they compare exactly and fast. It knows units, not GPUs, and who ends
-# when, so that a wait can be explained.
+# Times are whole microseconds from now, so that they compare exactly and fast. It counts units, not single GPUs, and
+# knows the ends of allocations, so that waits can be explained.
 
 
-# A window's key orders by its start; then by what the node has free at that moment, so that the fullest node is filled
-# first; then by the node's name. Nothing in it may depend on today's state of a node that is only needed tomorrow:
-# a plan made again later would then choose other nodes, and promises would be broken though everybody kept their time.
+# A window's key orders by start, then by the node's free units at that moment (the fullest node is filled first), then
+# by the node's name. It must not depend on the present state of a node that is needed later: replanning would then
+# choose other nodes and break promises although every reservation ended on time.
 _RANK_BITS = 20
 _UNIT_BITS = 12
 _RANK_MASK = (1 << _RANK_BITS) - 1
@@ -104,19 +105,19 @@ _START_SHIFT = _RANK_BITS + _UNIT_BITS
 
 @dataclass(frozen=True, slots=True)
 class TimeSlot:
-    """From `start` on, on the nodes of these ranks."""
+    """A start, and the ranks of the nodes."""
 
     start: int
     ranks: tuple[int, ...]
 
 
 class NodeTimeline:
-    """One node: a staircase of free units over time. `free[i]` holds from `times[i]` until `times[i + 1]`."""
+    """Free units of one node over time, as a step function: `free[i]` holds from `times[i]` until `times[i + 1]`."""
 
     __slots__ = ("free", "rank", "taken", "times", "units", "windows")
 
     def __init__(self, rank: int, units: int, capacity: int, ends: Iterable[tuple[int, int]]) -> None:
-        """`capacity`: what is free when everything has ended; `ends`: (time, units) of what holds it now."""
+        """`capacity`: free units once all allocations have ended; `ends`: (time, units) of current allocations."""
         self.rank = rank
         self.units = units
         self.times = [0]
@@ -128,12 +129,12 @@ class NodeTimeline:
             self.times.insert(1, time)
             self.free.insert(0, self.free[0] - gains[time])
         self.taken = False
-        """Whether anybody has taken from it; until then what is free only grows."""
+        """Whether a planned start has taken units; until then free units only grow."""
         self.windows: dict[int, dict[int, int]] = {}
-        """By size: the windows of `find_windows` as the index has them."""
+        """By size: the windows of `find_windows` that are in the index."""
 
     def take(self, start: int, end: int, units: int) -> None:
-        """Negative units give back what was taken there."""
+        """Negative units return what was taken."""
         self.taken = True
         times, free = self.times, self.free
         first = bisect_left(times, start)
@@ -146,7 +147,7 @@ class NodeTimeline:
             free.insert(last, free[last - 1])
         for step in range(first, last):
             free[step] -= units
-        # Steps that became level with the one before are none any more; this keeps full stretches short.
+        # Drop steps equal to the one before: keeps the list short.
         if free[last] == free[last - 1]:
             del times[last], free[last]
         if first and free[first] == free[first - 1]:
@@ -161,14 +162,14 @@ class NodeTimeline:
         return self.free[bisect_right(self.times, moment) - 1]
 
     def free_duration(self, moment: int, units: int) -> int:
-        """How long so many units are free from that moment on."""
+        """How long this many units are free from that moment on."""
         for step in range(bisect_right(self.times, moment) - 1, len(self.times)):
             if self.free[step] < units:
                 return max(0, self.times[step] - moment)
         return FOREVER
 
     def drop_before(self, moment: int) -> None:
-        """What was is of no interest any more."""
+        """Forgets the past."""
         past = bisect_right(self.times, moment) - 1
         if past > 0:
             del self.times[:past], self.free[:past]
@@ -178,12 +179,12 @@ class NodeTimeline:
         return self.free[step] if step >= 0 else 0
 
     def first_window(self, units: int) -> Iterable[tuple[int, int]]:
-        """The only window of a line that nobody has taken from yet."""
+        """The only window of a line from which no units were taken."""
         step = bisect_left(self.free, units)
         return [(self._key(step), FOREVER)] if step < len(self.free) else []
 
     def find_windows(self, units: int) -> dict[int, int]:
-        """All stretches with at least `units` free, as key to length."""
+        """All windows with at least `units` free, as key → length."""
         found: dict[int, int] = {}
         times, rank = self.times, self.rank
         opened = -1
@@ -204,17 +205,17 @@ class NodeTimeline:
 
 class Timetable:
     def __init__(self, timelines: Sequence[NodeTimeline], sizes: Iterable[int]) -> None:
-        """`lines` by rank, which is their order by name; `sizes`: the units per node that will be asked for."""
+        """`timelines` by rank (in order of node names); `sizes`: units per node that will be requested."""
         self.timelines = timelines
         self.now = 0
-        """Nothing is found before it. It may be moved on: what opened meanwhile is open now."""
+        """Slots are not found before it. It may be advanced: windows that opened before are open now."""
         self._sizes = sorted(set(sizes))
         for line in timelines:
             if line.taken:
                 line.windows = {size: line.find_windows(size) for size in self._sizes}
         self._indexes = {size: WindowIndex(self._windows(size, timelines)) for size in self._sizes}
         self._indexes_among: dict[frozenset[int], dict[int, WindowIndex]] = {}
-        """The same for some of the nodes only, once somebody has asked for them."""
+        """The same for subsets of nodes, built on first use."""
 
     def _windows(self, size: int, timelines: Iterable[NodeTimeline]) -> Iterator[tuple[int, int]]:
         for line in timelines:
@@ -223,7 +224,7 @@ class Timetable:
     def find_slot(
         self, units: int, node_count: int, duration: int, ranks: frozenset[int] | None = None
     ) -> TimeSlot | None:
-        """The earliest place, or None when there will never be one. `ranks`: only on these nodes."""
+        """The earliest slot. None: there will never be one. `ranks`: only on these nodes."""
         index = self._indexes[units] if ranks is None else self._index_among(ranks, units)
         if node_count > 1:
             return self._find_gang(index, units, node_count, duration)
@@ -240,8 +241,7 @@ class Timetable:
         return index
 
     def _find_later(self, index: WindowIndex, duration: int) -> TimeSlot | None:
-        """The same when time has moved on: of windows that are open already only the rest counts, and which node is
-        the fullest is seen at that moment."""
+        """After time has advanced: of open windows only the rest counts, and the fullest node is determined now."""
         now = self.now
         fullest: tuple[int, int] | None = None
         for key, length in index.all_at_least(duration):
@@ -257,7 +257,7 @@ class Timetable:
         return None if fullest is None else TimeSlot(now, (fullest[1],))
 
     def whole_nodes_free_now(self, units: int, duration: int) -> set[int]:
-        """The whole nodes of so many units that are free for so long from now on."""
+        """Whole nodes of this size that are free from now on for the duration."""
         ranks = set()
         for key, length in self._indexes[units].all_at_least(duration):
             start, rank = key >> _START_SHIFT, key & _RANK_MASK
@@ -268,7 +268,7 @@ class Timetable:
         return ranks
 
     def ensure_size(self, size: int) -> None:
-        """For a size that nobody asked for before."""
+        """Adds the index of a new size."""
         if size in self._indexes:
             return
         self._sizes = sorted([*self._sizes, size])
@@ -277,39 +277,39 @@ class Timetable:
                 line.windows[size] = line.find_windows(size)
         self._indexes[size] = WindowIndex(self._windows(size, self.timelines))
 
-    def is_free(self, place: TimeSlot, units: int, duration: int) -> bool:
-        end = place.start + duration
-        return all(self.timelines[rank].min_free(place.start, end) >= units for rank in place.ranks)
+    def is_free(self, slot: TimeSlot, units: int, duration: int) -> bool:
+        end = slot.start + duration
+        return all(self.timelines[rank].min_free(slot.start, end) >= units for rank in slot.ranks)
 
-    def has_free_units_before(self, place: TimeSlot, units: int) -> bool:
-        """Whether there is room on one of its nodes right before it, which together with its own might make an
-        earlier place."""
-        return any(self.timelines[rank].free_before(place.start) >= units for rank in place.ranks)
+    def has_free_units_before(self, slot: TimeSlot, units: int) -> bool:
+        """Whether one of its nodes has free units right before it, so that an earlier slot may exist together with its
+        own."""
+        return any(self.timelines[rank].free_before(slot.start) >= units for rank in slot.ranks)
 
-    def take(self, place: TimeSlot, units: int, duration: int) -> None:
-        """Negative units give back what was taken there."""
-        end = place.start + duration
-        for rank in place.ranks:
+    def take(self, slot: TimeSlot, units: int, duration: int) -> None:
+        """Negative units return what was taken."""
+        end = slot.start + duration
+        for rank in slot.ranks:
             line = self.timelines[rank]
-            if not line.windows:  # made only now: most lines of a short queue's plan are never taken from
+            if not line.windows:  # built lazily: most lines of a short queue's plan are never taken from
                 line.windows = {size: line.find_windows(size) for size in self._sizes}
             line.drop_before(self.now)
-            line.take(place.start, end, units)
+            line.take(slot.start, end, units)
             self._reindex(line)
 
     def _find_gang(self, index: WindowIndex, units: int, node_count: int, duration: int) -> TimeSlot | None:
-        """The earliest moment at which enough whole nodes are free together.
+        """The earliest moment at which enough whole nodes are free at once.
 
-        A node's windows never overlap, so that those open at one moment belong to different nodes.
+        A node's windows never overlap, so windows open at one moment belong to different nodes.
         """
-        open_until: list[tuple[int, int]] = []  # (the last moment it could still begin, key)
+        open_until: list[tuple[int, int]] = []  # (latest possible start, key)
         moment = self.now
         for key, length in index.all_at_least(duration):
             if self.timelines[key & _RANK_MASK].units != units:
                 continue
             start = key >> _START_SHIFT
             if start + length < moment + duration:
-                continue  # it was long enough once
+                continue  # no longer long enough
             if start > moment:
                 if len(open_until) >= node_count:
                     break
@@ -318,7 +318,7 @@ class Timetable:
                     heappop(open_until)
             heappush(open_until, (start + length - duration, key))
             if not moment and len(open_until) == node_count:
-                break  # all of them are open from now on, so they came by name
+                break  # all windows are open, so they are ordered by name
         if len(open_until) < node_count:
             return None
         ranks = sorted(key & _RANK_MASK for _, key in open_until)

@@ -1,7 +1,7 @@
-"""Occupancy of one GPU type: what is held now, beside the planned timelines.
+"""Occupancy of one GPU type: current allocations, beside the planned timelines.
 
-Keeps both in step: a start takes, a release gives back, and what should be free by now and is not is detected. It
-does not know the queue.
+Keeps both consistent: a start takes units, a release returns them, and overdue allocations are detected. It does not
+know the queue.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +20,10 @@ class Occupancy:
         self.origin = facts.now
         self.nodes = facts.nodes
         self.timetable = timetable
-        self.allocations = {holding.reservation_id: holding for holding in allocations}
+        self.allocations = {allocation.reservation_id: allocation for allocation in allocations}
         self._ranks = {node.name: rank for rank, node in enumerate(facts.nodes)}
         self._held_on_node: list[dict[ReservationId, tuple[int, int]]] = [{} for _ in facts.nodes]
-        """By rank: until when, and how many units."""
+        """By rank: end and units."""
         for rank, there in enumerate(facts.held):
             for held in there:
                 _, units = self._held_on_node[rank].get(held.reservation_id, (0, 0))
@@ -37,19 +37,19 @@ class Occupancy:
 
     @property
     def now(self) -> int:
-        """Microseconds since the full plan was made, whose moment is `origin`."""
+        """Microseconds since the full plan (`origin`)."""
         return self.timetable.now
 
     def advance(self, to: int) -> None:
         self.timetable.now = max(self.now, to)
 
     def extend_overdue(self) -> bool:
-        """What should be free by now and is not will take a while. False: somebody else has a place there."""
+        """Prolongs overdue allocations by the margin. False: that collides with a planned start."""
         while self._ends and self._ends[0][0] < self.now:
-            until, who = heappop(self._ends)
-            if any(self._held_on_node[rank][who][0] == until for rank in self._ranks_of(who)):
-                self._overdue.add(who)
-                if not self._hold_until(who, self.now + self._margin):
+            until, reservation_id = heappop(self._ends)
+            if any(self._held_on_node[rank][reservation_id][0] == until for rank in self._ranks_of(reservation_id)):
+                self._overdue.add(reservation_id)
+                if not self._hold_until(reservation_id, self.now + self._margin):
                     return False
         return True
 
@@ -57,7 +57,7 @@ class Occupancy:
         return self._reservable[rank] - self._used[rank]
 
     def fits_without(self, slot: TimeSlot, rank: int, units: int, duration: int) -> bool:
-        """Whether there is room on that node from now on for whoever has that seat on it, if it gave the seat up."""
+        """Whether a request with this slot would fit on the node from now on, if it gave up the slot."""
         line, now = self.timetable.timelines[rank], self.now
         if self.unheld_units(rank) < units:
             return False
@@ -68,7 +68,7 @@ class Occupancy:
         return before and beyond and within
 
     def add_allocation(self, allocation: Allocation, taken_until: int) -> None:
-        """From now on. `taken_until`: how far the timetable has its units already; the rest must be free."""
+        """From now on. `taken_until`: up to here the timetable has its units already; the rest must be free."""
         assert allocation.until is not None
         self.allocations[allocation.reservation_id] = allocation
         until = to_microseconds(allocation.until - self.origin)
@@ -81,7 +81,7 @@ class Occupancy:
         heappush(self._ends, (until, allocation.reservation_id))
 
     def remove_allocation(self, reservation_id: ReservationId) -> Iterator[int]:
-        """The nodes on which there is more room now."""
+        """The nodes with more free units now."""
         ranks = self._ranks_of(reservation_id)
         self.allocations.pop(reservation_id, None)
         for rank in ranks:
@@ -92,9 +92,9 @@ class Occupancy:
             yield rank
 
     def move_end(self, allocation: Allocation) -> bool:
-        """Somebody stays longer or less long than was known. False: longer, where somebody has a place."""
+        """Applies a new planned end. False: it collides with a planned start."""
         until = 0 if allocation.until is None else to_microseconds(allocation.until - self.origin)
-        if until <= self.now:  # it is being cleared away
+        if until <= self.now:  # it is being torn down
             until = self.now + self._margin
         if not self._hold_until(allocation.reservation_id, until):
             return False
@@ -107,20 +107,20 @@ class Occupancy:
             self.timetable.take(TimeSlot(start, slot.ranks), -units, end - start)
 
     def choose_gpus(self, request: Request, rank: int) -> tuple[int, ...]:
-        """The lowest GPUs that are free; none for a slot."""
+        """The lowest free GPU indices; empty for a CPU slot."""
         if request.slots:
             return ()
         node = self.nodes[rank]
         taken = set(node.foreign_indices)
-        for who in self._held_on_node[rank]:
-            for share in self.allocations[who].shares:
+        for reservation_id in self._held_on_node[rank]:
+            for share in self.allocations[reservation_id].shares:
                 if share.node == node.name:
                     taken.update(share.gpu_indices)
         free = [index for index in range(node.units) if index not in taken]
         return tuple(free[: request.units_per_node])
 
     def free_now(self, ranks: frozenset[int] | None = None) -> tuple[int, dict[int, int]]:
-        """The most units on one node, and how many nodes of so many units are free altogether. `ranks`: of these."""
+        """The most free units on one node, and the number of free whole nodes by size. `ranks`: only these."""
         most, whole = 0, dict[int, int]()
         lines = self.timetable.timelines
         for line in lines if ranks is None else [lines[rank] for rank in ranks]:
@@ -131,7 +131,7 @@ class Occupancy:
         return most, whole
 
     def find_blocker(self, rank: int, moment: int) -> BlockingReservation | None:
-        ending = [who for who, (until, _) in self._held_on_node[rank].items() if until == moment]
+        ending = [reservation_id for reservation_id, (until, _) in self._held_on_node[rank].items() if until == moment]
         return BlockingReservation(min(ending), overdue=min(ending) in self._overdue) if ending else None
 
     def _hold_until(self, reservation_id: ReservationId, until: int) -> bool:
@@ -153,7 +153,7 @@ class Occupancy:
         return True
 
     def _ranks_of(self, reservation_id: ReservationId) -> list[int]:
-        holding = self.allocations.get(reservation_id)
-        shares = holding.shares if holding is not None else ()
+        allocation = self.allocations.get(reservation_id)
+        shares = allocation.shares if allocation is not None else ()
         ranks = {self._ranks[share.node] for share in shares if share.node in self._ranks}
         return sorted(rank for rank in ranks if reservation_id in self._held_on_node[rank])

@@ -10,27 +10,27 @@ from gpudev.domain.queue import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A waiting reservation, as the planner sees it. Order: higher priority first, then turn, then seq."""
+    """A queued reservation, as the planner sees it. Order: higher priority first, then fair rank, then seq."""
 
     reservation_id: ReservationId
     seq: int
     gpu_type: str
     units_per_node: int
-    """GPUs on each node (all of a node's, for a gang), or 1 slot of a CPU node."""
+    """GPUs on each node (for a gang: all of the node), or 1 slot of a CPU node."""
     node_count: int
     duration: timedelta
     priority: int = 0
     slots: bool = False
     """True: a user slot of a CPU node, which has no GPU index."""
     fair_rank: int = 0
-    """Whose turn it is within a priority, where something else than arrival decides that."""
+    """Order within a priority under fair share; 0 without it."""
     zone_constraint: ZoneConstraint | None = None
-    """None: any node will do."""
+    """None: any node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Starts now, there."""
+    """Starts now, on these nodes."""
 
     reservation_id: ReservationId
     shares: tuple[NodeShare, ...]
@@ -38,7 +38,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Waits. The planner expects nothing: its estimates have no interval."""
+    """Waits. The planner's estimates have no interval; forecasts add it."""
 
     reservation_id: ReservationId
     estimate: Estimate

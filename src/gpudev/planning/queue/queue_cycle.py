@@ -21,14 +21,14 @@ _MANY_WAITING, _MANY_NODES = 200, 50
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """A plan that could be published. Making it costs, so it is made only if it is."""
+    """A plan to publish. Building it is expensive, so it is built only when it is published."""
 
     gpu_type: str
     made_at: datetime
     is_expensive: bool
-    """It may take so long to make that others should not wait for it."""
+    """Building it may take long, so it should not run in the event loop."""
     mark: object
-    """Two drafts with equal marks say the same (what is expected creeps with the time; that alone is no news)."""
+    """Drafts with equal marks have equal content (apart from the drift of expected starts)."""
     make: Callable[[], QueuePlan]
 
 
@@ -36,45 +36,45 @@ class PlanDraft:
 class QueueCycleResult:
     decisions: Decisions
     draft: PlanDraft | None
-    """None: the one published before is near enough."""
+    """None: the published plan is close enough."""
     memory: QueueMemory
 
 
 def decide_queue(
     queue_input: QueueInput, memory: QueueMemory | None = None, experience: Experience = NO_EXPERIENCE
 ) -> QueueCycleResult:
-    """Everybody is planned anew: for queues of usual length."""
+    """A full plan: for queues of usual length."""
     memory = (memory or QueueMemory()).only_waiting(queue_input.waiting)
     bound = None if queue_input.is_fair_share else memory.promises
-    answers = list(plan_type(queue_input.facts(), queue_input.requests, bound)) if queue_input.requests else []
-    return update_all_estimates(queue_input, answers, memory, experience)[0]
+    results = list(plan_type(queue_input.facts(), queue_input.requests, bound)) if queue_input.requests else []
+    return update_all_estimates(queue_input, results, memory, experience)[0]
 
 
 def update_all_estimates(
-    queue_input: QueueInput, answers: Sequence[Start | Queued], memory: QueueMemory, experience: Experience
+    queue_input: QueueInput, results: Sequence[Start | Queued], memory: QueueMemory, experience: Experience
 ) -> tuple[QueueCycleResult, "LazyForecast"]:
-    """`answers`: to everybody who waits, in the queue's order."""
+    """`results`: the planner's results for all requests, in queue order."""
     forecasting = LazyForecast(queue_input, experience)
-    waits = [each for each in answers if isinstance(each, Queued)]
+    waits = [each for each in results if isinstance(each, Queued)]
     forecasts: Mapping[ReservationId, Forecast] = {}
     if waits:
-        came = {who: row.created_at for who, row in queue_input.waiting.items()}
+        submitted = {reservation_id: row.created_at for reservation_id, row in queue_input.waiting.items()}
         forecasts = forecasting.get_forecast().forecast_waiting(
-            {wait.reservation_id: wait.estimate.latest for wait in waits}, came
+            {wait.reservation_id: wait.estimate.latest for wait in waits}, submitted
         )
-    teller = EstimateUpdater(queue_input, memory)
+    updater = EstimateUpdater(queue_input, memory)
     estimates: dict[ReservationId, Estimate] = {}
-    for each in answers:
+    for each in results:
         if isinstance(each, Start):
-            teller.add_start(each)
+            updater.add_start(each)
         else:
-            estimates[each.reservation_id] = teller.add_queued(each, forecasts.get(each.reservation_id))
-    draft = _make_draft(queue_input, answers, estimates, forecasting)
-    return QueueCycleResult(teller.decisions, draft, teller.memory), forecasting
+            estimates[each.reservation_id] = updater.add_queued(each, forecasts.get(each.reservation_id))
+    draft = _make_draft(queue_input, results, estimates, forecasting)
+    return QueueCycleResult(updater.decisions, draft, updater.memory), forecasting
 
 
 class LazyForecast:
-    """The forecast of one moment, made when it is first asked for."""
+    """A forecast that is computed on first use."""
 
     def __init__(self, queue_input: QueueInput, experience: Experience) -> None:
         self._queue_input = queue_input
@@ -92,14 +92,14 @@ class LazyForecast:
 
 def _make_draft(
     queue_input: QueueInput,
-    answers: Sequence[Start | Queued],
+    results: Sequence[Start | Queued],
     estimates: Mapping[ReservationId, Estimate],
     forecasting: LazyForecast,
 ) -> PlanDraft:
     planned_seq = max((row.seq for row in queue_input.waiting.values()), default=0)
 
     def make() -> QueuePlan:
-        plan = {each.reservation_id: each for each in answers}
+        plan = {each.reservation_id: each for each in results}
         around = queue_input.timing.reservation_overhead
         return QueuePlan(
             queue_input.gpu_type,
@@ -119,12 +119,15 @@ def _make_draft(
 
     mark = (
         planned_seq,
-        tuple((who, told.position, told.latest, told.reason) for who, told in estimates.items()),
-        tuple((holding.reservation_id, holding.until) for holding in queue_input.allocations),
+        tuple(
+            (reservation_id, estimate.position, estimate.latest, estimate.reason)
+            for reservation_id, estimate in estimates.items()
+        ),
+        tuple((allocation.reservation_id, allocation.until) for allocation in queue_input.allocations),
         tuple(queue_input.nodes),
     )
-    is_dear = len(estimates) > _MANY_WAITING or len(queue_input.nodes) > _MANY_NODES
-    return PlanDraft(queue_input.gpu_type, queue_input.now, is_dear, mark, make)
+    is_expensive = len(estimates) > _MANY_WAITING or len(queue_input.nodes) > _MANY_NODES
+    return PlanDraft(queue_input.gpu_type, queue_input.now, is_expensive, mark, make)
 
 
 # Long queues: events are answered by the incremental planner; the full plan is recomputed only as often as it takes a
@@ -132,15 +135,15 @@ def _make_draft(
 
 
 LONG_QUEUE = 500
-"""From how many on a queue is long. A full turn of so many takes tens of milliseconds."""
+"""A queue is long from this length on. A full cycle of it takes tens of milliseconds."""
 _SHORTEST_PAUSE = timedelta(seconds=5)
 _SHARE_OF_TIME = 20
-"""Telling everybody takes at most a twentieth of the time."""
+"""Updating all estimates takes at most a twentieth of the time."""
 
 
 class LongQueue:
     def __init__(self, cost: Callable[[], float] = time.perf_counter) -> None:
-        """`cost`: measures what a full turn took, in seconds."""
+        """`cost`: a clock that measures full cycles, in seconds."""
         self._cost = cost
         self._planner: IncrementalPlanner | None = None
         self._forecast: LazyForecast | None = None
@@ -154,16 +157,15 @@ class LongQueue:
         is_time = self._update_all_at is None or queue_input.now >= self._update_all_at
         if not is_fresh and not (self._is_changed and is_time):
             return self._update_some(queue_input, starts, newcomers, memory)
-        turn = self._update_all(queue_input, starts, memory, experience, is_fresh=is_fresh)
+        result = self._update_all(queue_input, starts, memory, experience, is_fresh=is_fresh)
         self._update_all_at = queue_input.now + max(
             _SHORTEST_PAUSE, timedelta(seconds=_SHARE_OF_TIME * (self._cost() - began))
         )
         self._is_changed = False
-        return turn
+        return result
 
     def _update_plan(self, queue_input: QueueInput, memory: QueueMemory) -> tuple[list[Start], list[Queued], bool]:
-        """Who starts because of what happened since, whose place is new, and whether everybody's may be: then all
-        were planned anew just now."""
+        """Starts, requests with a new planned start, and whether a full plan was made."""
         margin = queue_input.timing.teardown_margin
         if self._planner is None or queue_input.is_fair_share:
             promises = None if queue_input.is_fair_share else memory.promises
@@ -177,8 +179,8 @@ class LongQueue:
                 promises=promises,
             )
             return list(self._planner.collect_starts(queue_input.now)), [], True
-        turn = self._planner.update(queue_input.nodes, queue_input.allocations, queue_input.requests, queue_input.now)
-        return list(turn.starts), [] if turn.remade else list(turn.waits), turn.remade
+        result = self._planner.update(queue_input.nodes, queue_input.allocations, queue_input.requests, queue_input.now)
+        return list(result.starts), [] if result.remade else list(result.waits), result.remade
 
     def _update_all(
         self,
@@ -193,21 +195,21 @@ class LongQueue:
         if not is_fresh:
             self._planner.replan(queue_input.now)
             starts += self._planner.collect_starts(queue_input.now)
-        answers: list[Start | Queued] = [*starts, *self._planner.iter_queued()]
-        turn, self._forecast = update_all_estimates(
-            queue_input, answers, memory.only_waiting(queue_input.waiting), experience
+        results: list[Start | Queued] = [*starts, *self._planner.iter_queued()]
+        result, self._forecast = update_all_estimates(
+            queue_input, results, memory.only_waiting(queue_input.waiting), experience
         )
-        turn.decisions.recheck_at(self._planner.next_at)
-        return turn
+        result.decisions.recheck_at(self._planner.next_at)
+        return result
 
     def _update_some(
         self, queue_input: QueueInput, starts: list[Start], newcomers: list[Queued], memory: QueueMemory
     ) -> QueueCycleResult:
         assert self._planner is not None
         assert self._forecast is not None
-        teller = EstimateUpdater(queue_input, memory)
+        updater = EstimateUpdater(queue_input, memory)
         for start in starts:
-            teller.add_start(start)
+            updater.add_start(start)
         requests = {request.reservation_id: request for request in queue_input.requests} if newcomers else {}
         for wait in newcomers:
             own, forecast = requests[wait.reservation_id], None
@@ -215,7 +217,7 @@ class LongQueue:
                 forecast = self._forecast.get_forecast().forecast_newcomer(
                     own.units_per_node, own.node_count, own.duration, wait.estimate.latest
                 )
-            teller.add_queued(wait, forecast)
-        teller.decisions.recheck_at(self._update_all_at if self._is_changed else None)
-        teller.decisions.recheck_at(self._planner.next_at)
-        return QueueCycleResult(teller.decisions, None, teller.memory)
+            updater.add_queued(wait, forecast)
+        updater.decisions.recheck_at(self._update_all_at if self._is_changed else None)
+        updater.decisions.recheck_at(self._planner.next_at)
+        return QueueCycleResult(updater.decisions, None, updater.memory)

@@ -1,6 +1,6 @@
-"""Queued requests of one GPU type in queue order: which is the first that fits a gap?
+"""Index of queued requests of one GPU type: finds the first in queue order that fits a gap.
 
-Answers without visiting every request. It does not know nodes and slots.
+It does not visit every request, and it does not know nodes.
 """
 
 from bisect import bisect_left, insort
@@ -18,13 +18,13 @@ _ID_RANGE = 1 << 128
 
 
 def order_key(request: Request) -> int:
-    """The queue's order as one number: the smaller is first."""
-    priority, turn, seq, reservation_id = queue_order(request)
-    return ((priority * _FIELD_RANGE + turn) * _FIELD_RANGE + seq) * _ID_RANGE + reservation_id.int
+    """The queue order as one integer: smaller goes first."""
+    priority, fair_rank, seq, reservation_id = queue_order(request)
+    return ((priority * _FIELD_RANGE + fair_rank) * _FIELD_RANGE + seq) * _ID_RANGE + reservation_id.int
 
 
 RequestShape = tuple[int, frozenset[str] | None]
-"""Units of one node, and the zones in which; None: anywhere."""
+"""Units of one node, and the allowed zones (None: any)."""
 
 
 def _shape_of(request: Request) -> RequestShape:
@@ -38,19 +38,20 @@ class QueueIndex:
         self._orders = sorted(self._by_order)
         self._gangs = [order for order in self._orders if self._by_order[order].node_count > 1]
         self._by_shape: dict[RequestShape, WindowIndex] = {}
-        """Of those who need one node, by units and zones: the shorter one stays, the more gaps will do."""
+        """Single-node requests by shape. The window length is FOREVER minus the duration: shorter requests fit more
+        gaps."""
         shortness: dict[RequestShape, list[tuple[int, int]]] = {}
         for order, request in self._by_order.items():
             if request.node_count == 1:
                 shortness.setdefault(_shape_of(request), []).append((order, FOREVER - duration_microseconds(request)))
-        for alike, own in shortness.items():
-            self._by_shape[alike] = WindowIndex(own)
+        for shape, own in shortness.items():
+            self._by_shape[shape] = WindowIndex(own)
 
     def __len__(self) -> int:
         return len(self._orders)
 
     def __iter__(self) -> Iterator[Request]:
-        """In the queue's order."""
+        """In queue order."""
         return (self._by_order[order] for order in self._orders)
 
     def __contains__(self, reservation_id: object) -> bool:
@@ -86,15 +87,15 @@ class QueueIndex:
         return bisect_left(self._orders, order_key(request)) + 1
 
     def has_lower_priority(self, request: Request) -> bool:
-        """Whether anybody waits whose priority is lower: its promise does not bind that one."""
+        """Whether a request with a lower priority waits, whose promise does not bind this one."""
         return bool(self._orders) and self._by_order[self._orders[-1]].priority < request.priority
 
     def shapes(self) -> Iterable[RequestShape]:
-        """What those ask for who need one node."""
+        """Shapes of single-node requests."""
         return self._by_shape
 
     def first_fitting(self, shape: RequestShape, gap: int) -> int | None:
-        """The order of the first who asks for that and for no longer."""
+        """The order of the first request of this shape that fits the gap."""
         return self._by_shape[shape].first_at_least(FOREVER - min(gap, FOREVER))
 
     def gangs(self) -> Iterator[tuple[int, Request]]:
@@ -105,7 +106,7 @@ class QueueIndex:
 
 
 SlotEnds = dict[tuple[int, int], ReservationId]
-"""(Rank, time) at which somebody who waits has run, and the first of them in the queue."""
+"""(rank, time) at which a planned reservation ends → the first such in queue order."""
 
 
 class PlannedStarts:
@@ -114,7 +115,7 @@ class PlannedStarts:
         self._slots: dict[ReservationId, TimeSlot] = {}
         self._on_node: list[set[ReservationId]] = [set() for _ in range(node_count)]
         self._due: list[tuple[int, int]] = []
-        """(start, order) of places; those that were given up since are dropped when they come up."""
+        """Heap of (start, order); outdated entries are dropped when they come up."""
 
     def __iter__(self) -> Iterator[tuple[ReservationId, TimeSlot]]:
         return iter(self._slots.items())
@@ -132,39 +133,41 @@ class PlannedStarts:
             self._on_node[rank].add(request.reservation_id)
 
     def unassign(self, request: Request) -> TimeSlot | None:
-        seat = self._slots.pop(request.reservation_id, None)
-        for rank in seat.ranks if seat is not None else ():
+        slot = self._slots.pop(request.reservation_id, None)
+        for rank in slot.ranks if slot is not None else ():
             self._on_node[rank].discard(request.reservation_id)
-        return seat
+        return slot
 
     def requests_on(self, rank: int) -> Set[ReservationId]:
-        """Those who have a place on that node."""
+        """Requests with a planned start on this node."""
         return self._on_node[rank]
 
     def first_due(self) -> Request | None:
-        """The one whose place comes first."""
+        """The request with the earliest planned start."""
         while self._due:
             start, order = self._due[0]
             request = self._queue.find_by_order(order)
-            seat = None if request is None else self._slots.get(request.reservation_id)
-            if seat is not None and seat.start == start:
+            slot = None if request is None else self._slots.get(request.reservation_id)
+            if slot is not None and slot.start == start:
                 return request
             heappop(self._due)
         return None
 
     def find_ends(self, requests: Iterable[Request]) -> SlotEnds:
-        """Of those of them who have a place. They come in the queue's order."""
+        """Ends of those with a planned start. `requests`: in queue order."""
         ends: SlotEnds = {}
         for request in requests:
-            seat = self._slots.get(request.reservation_id)
-            if seat is not None:
-                end = seat.start + duration_microseconds(request)
-                for rank in seat.ranks:
+            slot = self._slots.get(request.reservation_id)
+            if slot is not None:
+                end = slot.start + duration_microseconds(request)
+                for rank in slot.ranks:
                     ends.setdefault((rank, end), request.reservation_id)
         return ends
 
     def find_ends_on_nodes(self, slot: TimeSlot) -> SlotEnds:
-        """Of those who have a place on one of its nodes."""
-        neighbours = {who for rank in slot.ranks for who in self._on_node[rank]}
-        known = (other for who in neighbours if (other := self._queue.find_request(who)) is not None)
+        """Ends of requests planned on the slot's nodes."""
+        neighbours = {reservation_id for rank in slot.ranks for reservation_id in self._on_node[rank]}
+        known = (
+            other for reservation_id in neighbours if (other := self._queue.find_request(reservation_id)) is not None
+        )
         return self.find_ends(sorted(known, key=order_key))

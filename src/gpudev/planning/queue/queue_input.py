@@ -23,7 +23,7 @@ _MICROSECONDS = 1_000_000
 
 
 class HeldShare(NamedTuple):
-    """One reservation's share of one node. (A tuple, because thousands are made for every plan.)"""
+    """One reservation's share of one node. (A tuple, because every plan creates thousands.)"""
 
     until: int
     """Microseconds from now; always in the future."""
@@ -40,7 +40,7 @@ class TypeFacts:
     all_nodes: Sequence[Node]
     """All nodes of the type, whatever their state."""
     nodes: Sequence[Node]
-    """Those that offer, by name: a node's rank is its place here."""
+    """Nodes that accept new work, by name. A node's rank is its index here."""
     held: Sequence[Sequence[HeldShare]]
     """By rank."""
 
@@ -52,7 +52,7 @@ class TypeFacts:
 
 
 def reservable_units(node: Node) -> int:
-    """What is left of a node when every reservation has ended."""
+    """Units that reservations can use: all but those in unmanaged use."""
     return node.units - max(node.foreign_units, len(node.foreign_indices))
 
 
@@ -61,7 +61,7 @@ def to_microseconds(span: timedelta) -> int:
 
 
 def duration_microseconds(request: Request) -> int:
-    """In microseconds; nothing takes no time at all."""
+    """In microseconds, at least 1."""
     return max(1, to_microseconds(request.duration))
 
 
@@ -72,7 +72,7 @@ def split_by_type(
     now: datetime,
     margin: timedelta,
 ) -> Iterator[tuple[TypeFacts, list[Request]]]:
-    """For every type that is asked for: its facts, and its requests in the queue's order."""
+    """For each requested type: its facts, and its requests in queue order."""
     requests: dict[str, list[Request]] = {}
     for request in sorted(queue, key=queue_order):
         requests.setdefault(request.gpu_type, []).append(request)
@@ -88,7 +88,7 @@ def split_by_type(
 def gather_type_facts(
     gpu_type: str, nodes: Sequence[Node], allocations: Sequence[Allocation], now: datetime, margin: timedelta
 ) -> TypeFacts:
-    """The same for one type, whether anybody asks for it or not."""
+    """The same for one type, requested or not."""
     known = [node for node in nodes if node.gpu_type == gpu_type]
     return _make_type_facts(gpu_type, known, _held_by_node(known, allocations, now, margin), now)
 
@@ -105,28 +105,28 @@ def _held_by_node(
 ) -> dict[str, list[HeldShare]]:
     held: dict[str, list[HeldShare]] = {node.name: [] for node in nodes}
     cleared_by = max(1, to_microseconds(margin))
-    for holding in allocations:
-        left = 0 if holding.until is None else to_microseconds(holding.until - now)
+    for allocation in allocations:
+        left = 0 if allocation.until is None else to_microseconds(allocation.until - now)
         overdue = left <= 0
         until = cleared_by if overdue else left
-        for share in holding.shares:
+        for share in allocation.shares:
             if share.node in held:
-                # Facts that contradict each other are counted the careful way.
+                # Contradictory facts: take the conservative value.
                 units = max(share.units, len(share.gpu_indices))
-                held[share.node].append(HeldShare(until, units, share.gpu_indices, holding.reservation_id, overdue))
+                held[share.node].append(HeldShare(until, units, share.gpu_indices, allocation.reservation_id, overdue))
     return held
 
 
 # Worst-case durations, with margins for preparation and teardown.
 #
-# Margins enter here and nowhere else: the plan gets the latest times at which something is free. So its starts are
-# guarantees that a slow start or end of another reservation does not break.
+# Margins enter only here: the planner gets the latest times at which units become free. So its starts are guarantees
+# that hold even if another reservation starts or ends slowly.
 
 
 def to_request(
     reservation: Reservation, timing: TimingSettings, fair_rank: int = 0, zone_constraint: ZoneConstraint | None = None
 ) -> Request:
-    """A waiting reservation as the plan sees it."""
+    """A queued reservation as the planner sees it."""
     return Request(
         reservation_id=reservation.reservation_id,
         seq=reservation.seq,
@@ -142,7 +142,7 @@ def to_request(
 
 
 def to_allocation(reservation: Reservation, now: datetime, timing: TimingSettings) -> Allocation | None:
-    """What it keeps others from using, and the last moment at which that is free again."""
+    """Its allocation, with the latest time at which it is free again."""
     if reservation.is_released or not reservation.shares:
         return None
     return Allocation(
@@ -162,12 +162,12 @@ def _latest_free_time(reservation: Reservation, now: datetime, timing: TimingSet
     if reservation.is_being_requeued:
         return None
     begun = reservation.preparing_at or now
-    # Its time begins when it is ready. One that takes longer than planned may be ready at any moment.
+    # Its time starts when it is ready. If it is already late, it may be ready at any moment.
     ready_by = max(begun + timing.preparing_margin, now)
     return ready_by + reservation.duration + timing.teardown_margin
 
 
-# Input of one GPU type, gathered from everything unreleased.
+# Input of one GPU type, from all unreleased reservations.
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +180,15 @@ class QueueInput:
     holding_reservations: Sequence[Reservation]
     allocations: Sequence[Allocation]
     requests: Sequence[Request]
-    """In the queue's order."""
+    """In queue order."""
     is_fair_share: bool = False
-    """What was told before does not bind then: who used less may come and go first."""
+    """True: earlier estimates do not bind, because newcomers with less usage go first."""
 
     def facts(self) -> TypeFacts:
         return gather_type_facts(self.gpu_type, self.nodes, self.allocations, self.now, self.timing.teardown_margin)
 
     def launch_times(self) -> dict[ReservationId, datetime]:
-        """When the clock of those who hold something began to run."""
+        """Launch times of reservations with an allocation."""
         return {row.reservation_id: row.launched_at for row in self.holding_reservations if row.launched_at is not None}
 
     def preparing(self) -> list[Reservation]:
@@ -196,7 +196,7 @@ class QueueInput:
 
 
 class RowCache:
-    """Requests and holdings as they were last made: most rows do not change from turn to turn, and there are many."""
+    """Requests and allocations of the last cycle: most of the many rows do not change between cycles."""
 
     def __init__(self) -> None:
         self._requests: dict[ReservationId, tuple[Reservation, int, ZoneConstraint | None, Request]] = {}
@@ -211,11 +211,11 @@ class RowCache:
     ) -> list[Request]:
         made = {}
         for row in rows:
-            turn = fair_ranks.get(row.reservation_id, 0)
-            anchor = zone_constraints.get(row.reservation_id) if zone_constraints else None
+            fair_rank = fair_ranks.get(row.reservation_id, 0)
+            zone_constraint = zone_constraints.get(row.reservation_id) if zone_constraints else None
             before = self._requests.get(row.reservation_id)
-            if before is None or before[0] is not row or before[1] != turn or before[2] != anchor:
-                before = (row, turn, anchor, to_request(row, timing, turn, anchor))
+            if before is None or before[0] is not row or before[1] != fair_rank or before[2] != zone_constraint:
+                before = (row, fair_rank, zone_constraint, to_request(row, timing, fair_rank, zone_constraint))
             made[row.reservation_id] = before
         self._requests = made
         return sorted((request for _, _, _, request in made.values()), key=queue_order)
@@ -228,7 +228,7 @@ class RowCache:
                 before = (row, to_allocation(row, now, timing))
             made[row.reservation_id] = before
         self._allocations = made
-        return [holding for _, holding in made.values() if holding is not None]
+        return [allocation for _, allocation in made.values() if allocation is not None]
 
 
 def gather_queue_input(
@@ -242,15 +242,15 @@ def gather_queue_input(
     zone_constraints: Mapping[ReservationId, ZoneConstraint] | None = None,
     cache: RowCache | None = None,
 ) -> QueueInput:
-    """`reservations`: everything unreleased, of any type; `nodes`: all there are. `turns`: whose turn it is by fair
-    share, where that is on. `anchors`: of those who wait and have a disk somewhere."""
+    """`reservations`: all unreleased, of any type; `nodes`: all. `fair_ranks` None: fair share is off.
+    `zone_constraints`: of queued requests with a disk."""
     cache = cache or RowCache()
     waiting = [
         row for row in reservations if row.gpu_type == gpu_type and row.status.is_waiting and not row.is_being_requeued
     ]
     own_nodes = [node for node in nodes if node.gpu_type == gpu_type]
     names = {node.name for node in own_nodes}
-    # Whatever is held there, by whichever type: a node may have come back as another one.
+    # Allocations of any type: a node may have come back with another type.
     holders = [row for row in reservations if row.shares and any(share.node in names for share in row.shares)]
     return QueueInput(
         gpu_type,

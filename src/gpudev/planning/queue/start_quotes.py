@@ -1,6 +1,6 @@
-"""Estimates for newcomers: start quotes for every shape, and where one new request stands.
+"""Start quotes for newcomers: for every shape with the plan, and for one new request.
 
-Quotes are computed with the plan, so that a newcomer gets an answer without another planning run.
+Quotes are computed with the plan, so that the API can answer a newcomer without planning again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ from gpudev.ports.reservations import QueueAhead
 from gpudev.settings import TimingSettings
 
 _QUOTED_HOURS = (0.5, 1, 2, 4, 8, 12, 24, 48)
-"""Whoever asks for something between is told what the next longer one would be told."""
+"""Durations in between get the quote of the next longer one."""
 
 
 def request_sizes(facts: TypeFacts) -> list[int]:
-    """Units per node that can be asked for: powers of two, and whole nodes."""
+    """Units per node that can be requested: powers of two, and whole nodes."""
     largest = max((node.units for node in facts.nodes), default=0)
     return sorted({size for size in (1, 2, 4, 8, 16) if size <= largest} | {largest} - {0})
 
@@ -35,34 +35,34 @@ def quote_starts(
     planned: Mapping[ReservationId, Start | Queued],
     requests: Sequence[Request],
     forecast: TypeForecast,
-    around: timedelta,
+    overhead: timedelta,
 ) -> Iterator[StartQuote]:
-    """`seats`: everybody's place as planned; `around`: what the plan adds to the hours that are asked for."""
+    """`planned`: the plan's results; `overhead`: what the plan adds to the requested hours."""
     sizes = request_sizes(facts)
     if not sizes:
         return
     timetable = build_timetable(facts, planned, requests, sizes)
     whole = sizes[-1]
     for units, node_count in [*((size, 1) for size in sizes), *((whole, count) for count in range(2, MAX_NODES + 1))]:
-        for duration in (*(timedelta(hours=hours) + around for hours in _QUOTED_HOURS), None):
-            place = timetable.find_slot(units, node_count, FOREVER if duration is None else to_microseconds(duration))
-            if place is None:
+        for duration in (*(timedelta(hours=hours) + overhead for hours in _QUOTED_HOURS), None):
+            slot = timetable.find_slot(units, node_count, FOREVER if duration is None else to_microseconds(duration))
+            if slot is None:
                 continue
-            latest = facts.now + timedelta(microseconds=place.start)
-            told = None if duration is None else forecast.forecast_newcomer(units, node_count, duration, latest)
-            yield StartQuote(units, node_count, duration, latest, told.interval if told else None)
+            latest = facts.now + timedelta(microseconds=slot.start)
+            expected = None if duration is None else forecast.forecast_newcomer(units, node_count, duration, latest)
+            yield StartQuote(units, node_count, duration, latest, expected.interval if expected else None)
 
 
 def build_timetable(
     facts: TypeFacts, planned: Mapping[ReservationId, Start | Queued], requests: Sequence[Request], sizes: Sequence[int]
 ) -> Timetable:
-    """The nodes over time, with everybody in their place."""
+    """The timetable with all planned starts."""
     timetable = Timetable(facts.timelines(), [*sizes, *(request.units_per_node for request in requests)])
     ranks = {node.name: rank for rank, node in enumerate(facts.nodes)}
     for request in requests:
-        place = _slot_of(facts, planned.get(request.reservation_id), ranks)
-        if place is not None:
-            timetable.take(place, request.units_per_node, max(1, to_microseconds(request.duration)))
+        slot = _slot_of(facts, planned.get(request.reservation_id), ranks)
+        if slot is not None:
+            timetable.take(slot, request.units_per_node, max(1, to_microseconds(request.duration)))
     return timetable
 
 
@@ -79,8 +79,8 @@ def _slot_of(facts: TypeFacts, decision: Start | Queued | None, ranks: Mapping[s
     return TimeSlot(start, tuple(ranks[name] for name in names))
 
 
-# The answer to a submit: where a newcomer stands before the processor has examined it. The very plan of the
-# queue, made only as far as the newcomer: what is behind it or of another type cannot matter.
+# The estimate in the response to a submit, before the processor has examined the request. It is the queue's own plan up
+# to the newcomer: requests behind it and of other types do not matter.
 
 
 def estimate_newcomer(
@@ -93,9 +93,9 @@ def estimate_newcomer(
     margin: timedelta = DEFAULT_MARGIN,
     promises: Mapping[ReservationId, Estimate] | None = None,
 ) -> Start | Queued:
-    """`queue` may hold the newcomer already; it is counted once. `promises`: what those who wait were told."""
-    place = queue_order(newcomer)
-    ahead = [other for other in queue if other.gpu_type == newcomer.gpu_type and queue_order(other) < place]
+    """`queue` may contain the newcomer; it is counted once. `promises`: estimates of the queued requests."""
+    order = queue_order(newcomer)
+    ahead = [other for other in queue if other.gpu_type == newcomer.gpu_type and queue_order(other) < order]
     ((facts, requests),) = split_by_type(nodes, allocations, [*ahead, newcomer], now, margin)
     if not promises:
         return plan_last(facts, requests)
@@ -104,9 +104,9 @@ def estimate_newcomer(
 
 
 LONG_QUEUE_AHEAD = 40
-"""A shorter queue is planned exactly as the processor plans it, guaranteed starts kept. Planning hundreds for one
-answer would keep everybody waiting: in a longer queue the answer comes from the quotes of the published plan, and
-requests that came since count as going first, one after the other. The processor records the exact estimate soon."""
+"""Up to this length the API plans the queue exactly as the processor does. In a longer queue that would be too slow:
+the answer comes from the quotes of the published plan, and requests that came since are assumed to run first, one after
+the other. The processor records the exact estimate soon."""
 
 
 def estimate_position(
@@ -118,29 +118,29 @@ def estimate_position(
     now: datetime,
     timing: TimingSettings,
 ) -> Estimate:
-    """`same_type`: everything unreleased of the newcomer's type; it may be among them."""
-    place = queue_order(newcomer)
+    """`same_type`: all unreleased reservations of the newcomer's type, possibly including it."""
+    order = queue_order(newcomer)
     nodes, waiting = with_zones(nodes, plan), queued_requests(same_type, plan, timing)
-    ahead = [one for one in waiting if queue_order(one) < place]
+    ahead = [each for each in waiting if queue_order(each) < order]
     if len(ahead) > LONG_QUEUE_AHEAD:
-        new = [one for one in ahead if plan is None or one.seq > plan.planned_seq]
-        longest = sum((one.duration for one in new), timedelta(0))
+        new = [each for each in ahead if plan is None or each.seq > plan.planned_seq]
+        longest = sum((each.duration for each in new), timedelta(0))
         return estimate_in_long_queue(newcomer, QueueAhead(len(ahead), len(new), longest), plan, now)
-    holdings = allocations_of(same_type, now, timing)
+    allocations = allocations_of(same_type, now, timing)
     margin, promises = timing.teardown_margin, plan.estimates if plan else None
-    decision = estimate_newcomer(nodes, holdings, ahead, newcomer, now, margin=margin, promises=promises)
+    decision = estimate_newcomer(nodes, allocations, ahead, newcomer, now, margin=margin, promises=promises)
     if isinstance(decision, Start):
         return Estimate(len(ahead) + 1, now, TimeInterval(now, now, now), "it is about to start")
     planned = decision.estimate
     if planned.latest is None:
         return planned
-    began = {one.reservation_id: one.launched_at for one in same_type if one.launched_at is not None}
-    ((facts, requests),) = split_by_type(nodes, holdings, [*ahead, newcomer], now, margin)
+    began = {each.reservation_id: each.launched_at for each in same_type if each.launched_at is not None}
+    ((facts, requests),) = split_by_type(nodes, allocations, [*ahead, newcomer], now, margin)
     forecasts = TypeForecast(facts, requests, began, _published_model(plan)).forecast_waiting(
         {newcomer.reservation_id: planned.latest}, {}
     )
-    told = forecasts.get(newcomer.reservation_id)
-    return replace(planned, interval=told.interval if told else None)
+    expected = forecasts.get(newcomer.reservation_id)
+    return replace(planned, interval=expected.interval if expected else None)
 
 
 def estimate_in_long_queue(newcomer: Request, ahead: QueueAhead, plan: QueuePlan | None, now: datetime) -> Estimate:
@@ -152,7 +152,7 @@ def estimate_in_long_queue(newcomer: Request, ahead: QueueAhead, plan: QueuePlan
 
 
 def with_zones(nodes: Sequence[Node], plan: QueuePlan | None) -> Sequence[Node]:
-    """As the processor sees them: the published nodes do not say where they are, the published plan does."""
+    """Adds zones from the published plan, because the published nodes have none."""
     if plan is None or not plan.zones:
         return nodes
     return [replace(node, zone=plan.zones.get(node.name)) for node in nodes]
@@ -161,21 +161,21 @@ def with_zones(nodes: Sequence[Node], plan: QueuePlan | None) -> Sequence[Node]:
 def queued_requests(
     reservations: Iterable[Reservation], plan: QueuePlan | None, timing: TimingSettings
 ) -> list[Request]:
-    """Of those who wait. Where the disk of one is whom no processor has looked at yet, nobody knows."""
-    anchors = plan.zone_constraints if plan is not None else {}
+    """Requests of queued reservations. Those not examined yet have no zone constraint."""
+    constraints = plan.zone_constraints if plan is not None else {}
     return [
-        to_request(one, timing, zone_constraint=anchors.get(one.reservation_id))
-        for one in reservations
-        if one.status.is_waiting
+        to_request(each, timing, zone_constraint=constraints.get(each.reservation_id))
+        for each in reservations
+        if each.status.is_waiting
     ]
 
 
 def allocations_of(reservations: Iterable[Reservation], now: datetime, timing: TimingSettings) -> list[Allocation]:
-    return [held for one in reservations if (held := to_allocation(one, now, timing)) is not None]
+    return [held for each in reservations if (held := to_allocation(each, now, timing)) is not None]
 
 
 def _published_model(plan: QueuePlan | None) -> ForecastModel:
-    """What the processor has learnt, as far as it is published."""
+    """The forecast model from the published plan, or the prior."""
     if plan is None or plan.usage_ratios is None or plan.correction_factors is None:
         return ForecastModel.from_experience(NO_EXPERIENCE)
     calibration = Calibration(plan.correction_factors)
@@ -183,7 +183,7 @@ def _published_model(plan: QueuePlan | None) -> ForecastModel:
 
 
 def _find_offer(newcomer: Request, plan: QueuePlan | None, *, forever: bool = False) -> StartQuote | None:
-    """What the published plan has for this shape: for the same duration, or the next longer one."""
+    """The published quote of this shape: for the same duration, or the next longer one."""
     alike = [
         offer
         for offer in (plan.quotes if plan else ())
@@ -194,7 +194,7 @@ def _find_offer(newcomer: Request, plan: QueuePlan | None, *, forever: bool = Fa
 
 
 def _expected_interval(offer: StartQuote | None, latest: datetime | None, now: datetime) -> TimeInterval | None:
-    """What the plan expected, made to fit between now and the promise."""
+    """The quoted interval, clamped between now and the guaranteed start."""
     if offer is None or offer.interval is None or latest is None:
         return None
     expected, earliest, likely = (

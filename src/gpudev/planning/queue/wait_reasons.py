@@ -11,29 +11,29 @@ from gpudev.planning.queue.queue_input import reservable_units
 
 @dataclass(frozen=True, slots=True)
 class BlockingReservation:
-    """What must end before a request can start."""
+    """The reservation that must end before a request can start."""
 
     reservation_id: ReservationId
     waiting: bool = False
-    """It has not begun itself."""
+    """It has not started itself."""
     overdue: bool = False
-    """Its time is over; it is being cleared away."""
+    """Its time is over; it is being torn down."""
 
 
 def explain_wait(
     request: Request, best: int, whole: int, ahead: int, blocker: BlockingReservation | None, *, moves: bool = False
 ) -> str:
-    """`best`: the most units free on one node now; `whole`: the nodes that are free altogether; `ahead`: how many
-    wait before it; `moves`: its disk is taken out of its zone then."""
-    # A place that was told is kept also from those who now stand before its owner.
-    to_whom = "those ahead" if ahead else "others"
+    """`best`: the most free units on one node now; `whole`: free whole nodes; `ahead`: requests ahead; `moves`: its
+    disk is moved to another zone for the start."""
+    # A promised start is also kept from requests that now stand ahead of it.
+    holders = "those ahead" if ahead else "others"
     parts = (
         []
         if request.zone_constraint is None
         else [_disk_move_note(request.zone_constraint) if moves else _disk_zone_note(request.zone_constraint)]
     )
     parts += [
-        _gang_note(request, whole, to_whom) if request.node_count > 1 else _single_node_note(request, best, to_whom)
+        _gang_note(request, whole, holders) if request.node_count > 1 else _single_node_note(request, best, holders)
     ]
     if ahead:
         parts.append(f"{ahead} {'request' if ahead == 1 else 'requests'} ahead")
@@ -43,12 +43,13 @@ def explain_wait(
 
 
 def explain_no_start(request: Request, all_nodes: Sequence[Node], offering: Sequence[Node]) -> str:
-    anchor = request.zone_constraint
-    if anchor is not None and anchor.move_time is None:
+    constraint = request.zone_constraint
+    if constraint is not None and constraint.move_time is None:
         there = [
-            [one for one in some if one.zone is None or one.zone in anchor.zones] for some in (all_nodes, offering)
+            [node for node in nodes if node.zone is None or node.zone in constraint.zones]
+            for nodes in (all_nodes, offering)
         ]
-        return f"{_disk_zone_note(anchor)}; {_explain_no_start_among(request, *there)}"
+        return f"{_disk_zone_note(constraint)}; {_explain_no_start_among(request, *there)}"
     return _explain_no_start_among(request, all_nodes, offering)
 
 
@@ -72,9 +73,9 @@ def _explain_no_start_among(request: Request, all_nodes: Sequence[Node], offerin
 
 
 def _closed_note(all_nodes: Sequence[Node]) -> str:
-    """What operators say about it; a few of many nodes are enough."""
-    said = list(dict.fromkeys(node.closed_because for node in all_nodes if node.closed_because))
-    return f" ({'; '.join(said[:3])})" if said else ""
+    """The operators' reasons, three at most."""
+    reasons = list(dict.fromkeys(node.closed_because for node in all_nodes if node.closed_because))
+    return f" ({'; '.join(reasons[:3])})" if reasons else ""
 
 
 def _disk_zone_note(zone_constraint: ZoneConstraint) -> str:
@@ -90,18 +91,18 @@ def _zone_names(zone_constraint: ZoneConstraint) -> str:
     return f"zone{'s' * (len(zone_constraint.zones) > 1)} {' or '.join(sorted(zone_constraint.zones))}"
 
 
-def _single_node_note(request: Request, best: int, to_whom: str) -> str:
+def _single_node_note(request: Request, best: int, holders: str) -> str:
     need = request.units_per_node
     if best >= need:
         are = "is" if need == 1 else "are"
-        return f"{need} {_unit_name(request)} free on one {request.gpu_type} node {are} promised to {to_whom}"
+        return f"{need} {_unit_name(request)} free on one {request.gpu_type} node {are} promised to {holders}"
     return f"{max(0, best)} of {need} {_unit_name(request)} free on any {request.gpu_type} node"
 
 
-def _gang_note(request: Request, whole: int, to_whom: str) -> str:
+def _gang_note(request: Request, whole: int, holders: str) -> str:
     need = f"waits for {request.node_count} whole free nodes"
     if whole >= request.node_count:
-        return f"{need}; those free now are promised to {to_whom}"
+        return f"{need}; those free now are promised to {holders}"
     return f"{need}; {whole} of {request.node_count} free now"
 
 

@@ -1,7 +1,5 @@
-"""Admission: can this request ever run, and may this user submit it? Decided before anything is written.
-
-It knows the catalogue, the nodes and the limits. When the request would start is the queue's concern; a full cluster
-is no reason to reject.
+"""Admission: can this request ever run, and may this user submit it? Decided before anything is written, from the
+catalogue, the nodes and the limits. The queue decides the start; a full cluster is not a reason to reject.
 """
 
 import math
@@ -19,7 +17,7 @@ _MIN_HOURS = 0.001
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
     gpu_type: str | None
-    """None: the only type that has nodes."""
+    """None: the only type with nodes."""
     gpu_count: int
     duration_hours: float | None = None
     """None: the default."""
@@ -27,7 +25,7 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class UserUsage:
-    """What the user already has: requests that wait, and GPUs of everything that waits, is prepared or runs."""
+    """The user's queued requests, and GPUs of all queued, preparing and active reservations."""
 
     queued: int = 0
     gpus: int = 0
@@ -44,10 +42,10 @@ class Admitted:
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
     field: str
-    """The request's field that is at fault, by its name on the wire."""
+    """The invalid field, by its name on the wire."""
     reason: str
     limit: bool = False
-    """True: a limit of this user is reached, so the same request may be granted later."""
+    """True: a limit of this user is reached; the same request may succeed later."""
 
 
 def admit_request(
@@ -59,7 +57,7 @@ def admit_request(
     *,
     fixed_cluster: bool = False,
 ) -> Admitted | NotAdmitted:
-    """`fixed_cluster`: no node will ever be added (one machine), so what its nodes cannot hold can never run."""
+    """`fixed_cluster`: no nodes are ever added (one machine), so a request that exceeds them can never run."""
     gpu_type = _choose_type(request, catalogue, nodes)
     if isinstance(gpu_type, NotAdmitted):
         return gpu_type
@@ -140,7 +138,7 @@ def _most_gpus_note(gpu_type: GpuType) -> str:
 
 
 def _check_fixed_cluster(gpu_type: GpuType, count: int, nodes: Sequence[Node]) -> NotAdmitted | None:
-    """Nodes that are down may come back, and foreign work may end: only what is not there at all counts."""
+    """Only missing nodes count: nodes that are down may come back, and unmanaged use may end."""
     units = [node.units for node in nodes if node.gpu_type == gpu_type.name]
     if not units:
         return NotAdmitted("gpu_type", f"there is no {gpu_type.name} node here; there is {_present_types(nodes)}")

@@ -18,18 +18,18 @@ class Warn:
     minutes: int
     """The threshold that was passed; `warned_minutes` becomes this."""
     left: timedelta
-    """What is really left, which people are told: less than the threshold when it was passed unseen."""
+    """The time left, as shown to users: less than the threshold if no processor ran when it passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotDue:
     next_at: datetime | None
-    """When to look again at the latest; None: no time will change the answer."""
+    """When to decide again at the latest. None: the passage of time changes nothing."""
 
 
 def decide_expiry(reservation: Reservation, now: datetime, timing: TimingSettings) -> Expire | Warn | NotDue:
-    """One warning per threshold and expiry time. Of several that are due (short reservations, a processor that
-    was away) only the smallest is given, so that nobody gets a burst."""
+    """One warning per threshold and expiry time. If several are due (short reservations, a processor outage), only the
+    smallest is sent."""
     if reservation.status is not Status.ACTIVE or reservation.expires_at is None:
         return NotDue(None)
     left = reservation.expires_at - now
@@ -43,5 +43,5 @@ def decide_expiry(reservation: Reservation, now: datetime, timing: TimingSetting
 
 
 def _is_open(minutes: int, warned: int | None) -> bool:
-    """A smaller warning given closes the larger ones."""
+    """A smaller threshold already warned of closes the larger ones."""
     return warned is None or minutes < warned

@@ -1,4 +1,4 @@
-"""Launches that the cluster rejects or cannot carry out now: requeue or retry.
+"""Requeue and retry: launches that the cluster rejects or cannot carry out now.
 
 A launch that could not be attempted does not count as an attempt. The owner gets the cluster's reason, once per
 reason.
@@ -18,7 +18,7 @@ from gpudev.settings import TimingSettings
 
 _STEP_PREFIX = "cannot be started right now, trying again: "
 _PAUSES_BETWEEN_TRIES = 5
-"""How many pauses a try may be late, since it waits for a turn."""
+"""How many pauses an attempt may be late, since it runs in the next cycle."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -30,31 +30,31 @@ def postpone_launch(reservation: Reservation, why: str, now: datetime, timing: T
 
 
 def find_postponement(reservation: Reservation) -> str | None:
-    """What its owner was told last, if it was that."""
+    """Its current step, if that is a postponement."""
     return reservation.step if reservation.step is not None and reservation.step.startswith(_STEP_PREFIX) else None
 
 
 def postponed_until(reservation: Reservation, timing: TimingSettings) -> datetime | None:
-    """By when the next try would have been told of, had it failed too; None: it is not postponed."""
+    """When the next attempt would be recorded if it failed too. None: not postponed."""
     if find_postponement(reservation) is None or reservation.next_attempt_at is None:
         return None
     return reservation.next_attempt_at + _PAUSES_BETWEEN_TRIES * timing.retry_backoff
 
 
 def _is_same_text(one: str, other: str) -> bool:
-    """But for numbers: ports and times differ with every try."""
+    """Ignores numbers: ports and times differ with every attempt."""
     return _NUMBERS.sub("", one) == _NUMBERS.sub("", other)
 
 
 # Rejected placements: requeue, or count an attempt.
 #
 # The plan is made from observed state; at the same moment another pod may take a GPU, or a node may close. Such a
-# request is placed elsewhere. A placement that looks free and is rejected counts as an attempt: a new plan would
-# choose the same.
+# request is requeued and placed elsewhere. A placement that looks free and is rejected counts as an attempt: a new plan
+# would choose it again.
 
 
 def count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:
-    """By node, whoever holds them."""
+    """By node, over all reservations."""
     held: Counter[str] = Counter()
     for reservation in reservations:
         for share in reservation.shares if not reservation.is_released else ():
@@ -63,7 +63,8 @@ def count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:
 
 
 def find_placement_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Mapping[str, int]) -> str | None:
-    """What is in the way of its place, in words; None: nothing that can be seen. `held` includes its own."""
+    """The visible reason why its placement cannot work, for people. None: none is visible. `held` includes its own
+    units."""
     for share in reservation.shares:
         node = nodes.get(share.node)
         if node is None:

@@ -1,6 +1,5 @@
-"""Notifications: what is sent for a history event, and when it is retried. Pure.
-
-What is no longer true when it could be sent is not sent.
+"""Notifications: what is sent for a history event, and when it is retried. Pure. A notification that is no longer true
+is not sent.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +19,7 @@ _OCCASIONS = {kind: occasion for occasion, kinds in HISTORY_KINDS.items() for ki
 
 
 def compose_notification(event: ReservationEvent, reservation: Reservation, now: datetime) -> Notification | None:
-    """None: it is no longer true, or nobody is told of such things."""
+    """None: no longer true, or this kind of event is not sent."""
     match _OCCASIONS.get(event.kind):
         case NotificationKind.READY:
             return _ready(reservation)
@@ -40,7 +39,7 @@ def compose_notification(event: ReservationEvent, reservation: Reservation, now:
 
 
 def next_attempt_at(attempts: int, happened: datetime, now: datetime) -> datetime | None:
-    """After so many failures; None: it is given up."""
+    """`attempts`: failures so far. None: give up."""
     pause = backoff(attempts, _FIRST_PAUSE, _LONGEST_PAUSE)
     return now + pause if now + pause <= happened + GIVE_UP_AFTER else None
 
@@ -54,7 +53,7 @@ def _ready(reservation: Reservation) -> Notification | None:
 
 
 def _warning(reservation: Reservation, now: datetime) -> Notification | None:
-    """Not once it has been extended since, or is over."""
+    """None: it was extended since, or has ended."""
     end = reservation.expires_at
     if reservation.status is not Status.ACTIVE or end is None or reservation.warned_minutes is None or end <= now:
         return None

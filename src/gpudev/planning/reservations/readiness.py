@@ -19,14 +19,14 @@ _NO_REASON = "the dev server ended without saying why"
 
 @dataclass(frozen=True, slots=True)
 class Activate:
-    """Ready: its time begins."""
+    """Ready: its time starts now."""
 
     connection: SshEndpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Still active, and ready again or reached another way than recorded: it was started again."""
+    """Active, and ready again after a restart, or at another address than recorded."""
 
     connection: SshEndpoint
 
@@ -38,14 +38,14 @@ class FailReservation:
 
 @dataclass(frozen=True, slots=True)
 class FinishReservation:
-    """What it was reserved for is done."""
+    """Its detached command has exited."""
 
     command_exit: CommandExit
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Being prepared; the step to show has changed."""
+    """Preparing; the step has changed."""
 
     step: str
 
@@ -53,13 +53,13 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class LaunchServer:
     restart: bool
-    """True: it was active and was lost; the history says that it is started again."""
+    """True: it was active and was lost; the restart goes into the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoChange:
     next_at: datetime | None
-    """When time alone changes the answer; None: never."""
+    """When the passage of time alone changes the decision. None: never."""
 
 
 Readiness = Activate | Reconnect | FailReservation | FinishReservation | Progress | LaunchServer | NoChange
@@ -79,7 +79,7 @@ def _while_preparing(
     reservation: Reservation, server: ServerState | None, now: datetime, timing: TimingSettings
 ) -> Readiness:
     if server is not None and server.phase is ServerPhase.READY and server.connection is not None:
-        # Even past the deadline: a dev server that works is what was asked for.
+        # Also past the deadline: a working dev server is what the user wants.
         return Activate(server.connection)
     if server is not None and server.phase is ServerPhase.DEAD and not server.is_restartable:
         return FailReservation(server.reason or _NO_REASON)
@@ -98,7 +98,7 @@ def _while_preparing(
 
 
 def ready_by(reservation: Reservation, timing: TimingSettings) -> datetime:
-    """When one that is being prepared must be ready at the latest."""
+    """The deadline of a reservation in `preparing`."""
     usual = (reservation.preparing_at or reservation.created_at) + timing.preparing_deadline
     return reservation.prepare_by or usual
 
@@ -107,7 +107,7 @@ def _while_active(reservation: Reservation, server: ServerState | None, now: dat
     if reservation.expires_at is not None and now >= reservation.expires_at:
         return NoChange(None)
     if server is None:
-        # Nobody saw it die, or the death would be in the look: it went while nobody watched.
+        # It vanished unobserved: a failure would be part of the state.
         return _launch_if_due(reservation, now, reservation.expires_at, restart=True)
     match server.phase:
         case ServerPhase.STARTING:
@@ -118,7 +118,7 @@ def _while_active(reservation: Reservation, server: ServerState | None, now: dat
                 return NoChange(None)
             return Reconnect(server.connection)
         case ServerPhase.DEAD:
-            if server.command_exit is not None:  # also when nobody watched: nobody wants it started again
+            if server.command_exit is not None:  # also after an outage: it must not be restarted
                 return FinishReservation(server.command_exit)
             if server.is_restartable:
                 return _launch_if_due(reservation, now, reservation.expires_at, restart=True)

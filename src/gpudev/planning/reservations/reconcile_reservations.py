@@ -1,4 +1,4 @@
-"""One planning cycle for running reservations: their state now, and what follows from it.
+"""One planning cycle for running reservations: their observed state, and what follows from it.
 
 Combines expiry and readiness (`planning.queue.queue_cycle` adds the queue) into guarded changes and effects. At most
 one change per reservation and cycle: each is guarded by the version that was read.
@@ -35,7 +35,7 @@ from gpudev.planning.reservations.stale_requests import decide_max_wait
 from gpudev.ports.cluster import ClusterState, ServerPhase, ServerState
 from gpudev.settings import TimingSettings
 
-# What became of somebody's own set-up is told once: it is a line of the history, and nothing else follows from it.
+# The result of the personalization is recorded once, as a line of history.
 #
 # A dotfiles repository that cannot be cloned, or a script that fails, never ends a reservation.
 
@@ -55,9 +55,8 @@ def decide_running(
     timing: TimingSettings,
     is_launch_incomplete: Callable[[Reservation], bool] = lambda _: False,
 ) -> Decisions:
-    """What time and the cluster mean for those that run, are being prepared or have ended. Without a view of
-    the cluster only time decides: unknown is unknown. `may_lack`: of whom something may not have been made, because
-    whoever began to launch it did not get to the end."""
+    """Decides for reservations that are active, preparing or ended. Without a state of the cluster only the time
+    decides. `is_launch_incomplete`: the launch may have been interrupted, so objects may be missing."""
     decisions = Decisions()
     refused = _Rejections.from_state(state, reservations) if state is not None else None
     for reservation in reservations:
@@ -78,7 +77,7 @@ def decide_running(
 
 @dataclass(frozen=True, slots=True)
 class _Rejections:
-    """Who was placed and is refused there, for a reason that can be seen."""
+    """Reservations whose placement was rejected for a visible reason."""
 
     reasons: Mapping[ReservationId, str]
     nodes: Mapping[str, Node]
@@ -102,7 +101,7 @@ class _Rejections:
 def failed_launch_change(
     reservation: Reservation, error: str, now: datetime, timing: TimingSettings, max_attempts: int
 ) -> Change:
-    """A start that the cluster refused: again with backoff, and after `most` attempts the reservation fails."""
+    """The cluster rejected a launch: retry with backoff; after `max_attempts` the reservation fails."""
     attempts = reservation.launch_attempts + 1
     if attempts < max_attempts:
         again = now + backoff(attempts, timing.retry_backoff)
@@ -113,18 +112,18 @@ def failed_launch_change(
 def _decide_ended(reservation: Reservation, decisions: Decisions) -> None:
     if reservation.shares:
         decisions.teardowns.append(reservation)
-    else:  # it never got as far as having anything
+    else:  # it never had a placement
         decisions.changes.append(changes.released(reservation))
 
 
 def _decide_time(reservation: Reservation, now: datetime, timing: TimingSettings, decisions: Decisions) -> bool:
-    """True when time has the word this turn."""
+    """True: expiry or a warning decided this cycle."""
     match decide_expiry(reservation, now, timing):
         case Expire():
             decisions.changes.append(changes.expired(reservation))
             return True
         case Warn(minutes, left):
-            # With the time of day, because it also greets those who log in later.
+            # With the time of day, because users who log in later also see it.
             end = format_utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
             extend = f"gpu-dev extend {short_name(reservation)}"
             text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} ({extend})"
@@ -139,8 +138,8 @@ def _decide_time(reservation: Reservation, now: datetime, timing: TimingSettings
 
 
 def _decide_lost(reservation: Reservation, state: ClusterState, decisions: Decisions) -> bool:
-    """True when nothing else is to be decided because a node of it is lost. Its owner is told once. The node may come
-    back, so nothing is ended as long as the dev server itself is not known to be gone."""
+    """True: one of its nodes is lost, so nothing else is decided. Recorded once. The node may come back, so nothing
+    ends until the dev server is known to be gone."""
     nodes = {node.name: node for node in state.nodes}
     lost = [s.node for s in reservation.shares if s.node not in nodes or not nodes[s.node].ready]
     server = state.servers.get(reservation.reservation_id)
@@ -185,7 +184,7 @@ def _decide_server(
 
 
 def _complete_launch(reservation: Reservation, now: datetime, decisions: Decisions) -> None:
-    """Its launch is completed, however far the dev server is: what is there already stays as it is."""
+    """Runs the launch again, whatever exists already: a launch is idempotent."""
     rid = reservation.reservation_id
     is_over = any(
         change.reservation_id == rid and change.to is not None and change.to.is_terminal
@@ -208,7 +207,7 @@ def _minutes(left: timedelta) -> str:
     return f"{minutes} minute{'s' if minutes != 1 else ''}"
 
 
-# Expiry without a running processor (used by `expire`). Nothing is started, and nothing is taken for lost.
+# Expiry without a running processor (used by `expire`). Starts nothing and treats nothing as lost.
 
 
 def decide_without_processor(
@@ -217,7 +216,7 @@ def decide_without_processor(
     over = [row for row in reservations if row.needs_teardown or _is_over(row, now, timing)]
     decisions = decide_running(over, state, now, timing)
     running = [row for row in reservations if row.status is Status.ACTIVE and not _is_over(row, now, timing)]
-    # Without a view only time decides: a warning, or nothing.
+    # Without a state only the time decides: a warning, or nothing.
     decisions.add(decide_running(running, None, now, timing))
     decisions.add(decide_max_wait(reservations, now))
     return decisions

@@ -1,4 +1,4 @@
-"""Stale requests: those that waited longer than their owner wanted, or that no processor examines.
+"""Stale requests: past their maximum wait, or not examined by any processor.
 
 Rows of queued requests are written only on material changes, so an old row means nothing. What the planner examined
 is recorded separately (`PlanningRecords`). While no processor runs, nothing is stale: the system is down, not the
@@ -16,7 +16,7 @@ from gpudev.planning.decisions import Decisions
 from gpudev.ports.queue import PlanningRecords
 
 ALIVE_WITHIN = timedelta(minutes=1)
-"""A processor that has not looked at anybody for so long (it may not see its cluster) is not at work."""
+"""A processor that has examined nothing for this long (it may not reach its cluster) does not count as running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CancelStaleRequest:
 def decide_stale_requests(
     reservations: Iterable[Reservation], records: PlanningRecords, now: datetime, patience: timedelta
 ) -> list[ResendRequest | CancelStaleRequest]:
-    """Once unseen for `patience` it is sent again, and when that did not help for as long, it is given up."""
+    """Unexamined for `patience`: sent again. Unexamined for as long after that: cancelled."""
     if records.at is None or records.since is None or now - records.at > ALIVE_WITHIN:
         return []
     waiting = (row for row in reservations if row.status.is_waiting)
@@ -41,7 +41,7 @@ def decide_stale_requests(
 
 
 def decide_max_wait(reservations: Sequence[Reservation], now: datetime) -> Decisions:
-    """Whoever did not want to wait this long is cancelled, and told so."""
+    """Cancels requests that have reached their maximum wait."""
     decisions = Decisions()
     for row in reservations:
         if not row.status.is_waiting or row.wait_until is None:
@@ -56,7 +56,7 @@ def decide_max_wait(reservations: Sequence[Reservation], now: datetime) -> Decis
 
 
 def without_given_up(reservations: Sequence[Reservation], given_up: Decisions) -> Sequence[Reservation]:
-    """Without those that are given up in this very turn; one that still holds something stays in sight."""
+    """Without those cancelled in this cycle, except those that still hold an allocation."""
     gone = {change.reservation_id for change in given_up.changes}
     if not gone:
         return reservations
