@@ -47,15 +47,15 @@ def assign_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collecti
     words, so h100 gets the groups of neither h100-spot nor h1000."""
     by_type: defaultdict[str, list[NodeGroup]] = defaultdict(list)
     management: list[NodeGroup] = []
-    strangers: list[NodeGroup] = []
+    unmatched: list[NodeGroup] = []
     of_types, of_management = f"{prefix}-gpu-nodes-", f"{prefix}-cpu-nodes"
     for group in sorted(groups, key=lambda one: one.name):
         if group.name.startswith(of_types):
             name = _longest_whole_name(group.name.removeprefix(of_types), type_names)
-            (strangers if name is None else by_type[name]).append(group)
+            (unmatched if name is None else by_type[name]).append(group)
         elif _has_whole_prefix(group.name, of_management):
             management.append(group)
-    return NodeGroupsByType(prefix, dict(by_type), management, strangers)
+    return NodeGroupsByType(prefix, dict(by_type), management, unmatched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,18 @@ def plan_availability(
 ) -> PlannedAvailability:
     """`nodes` and `allocations` must be complete and may be of any type. `groups` None: there is no cloud, so only the
     nodes of the cluster count."""
-    seen = compute_availability(gpu_type, nodes, allocations)
+    availability = compute_availability(gpu_type, nodes, allocations)
     has_groups = groups is not None and gpu_type.name in groups.by_type
-    running = groups.running(gpu_type.name) if groups is not None and has_groups else seen.running_instances
+    running = groups.running(gpu_type.name) if groups is not None and has_groups else availability.running_instances
     row = AvailabilityRow(
         gpu_type=gpu_type.name,
-        total_cluster_gpus=seen.total if seen.running_instances else running * gpu_type.units_per_node,
-        available_gpus=seen.available,
-        max_reservable=seen.max_reservable,
-        full_nodes_available=seen.full_nodes_available,
+        total_cluster_gpus=availability.total if availability.running_instances else running * gpu_type.units_per_node,
+        available_gpus=availability.available,
+        max_reservable=availability.max_reservable,
+        full_nodes_available=availability.full_nodes_available,
         running_instances=running,
         desired_capacity=groups.desired(gpu_type.name) if groups is not None and has_groups else running,
-        max_per_node=seen.max_per_node,
+        max_per_node=availability.max_per_node,
         updated_at=at,
         updated_by=by,
     )

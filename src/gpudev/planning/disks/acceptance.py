@@ -1,7 +1,7 @@
 """Acceptance of disk requests: what is allowed now, and what changes at once.
 
-Runs with all of one user's disks loaded and locked, so that two simultaneous requests cannot both be accepted
-wrongly. Everything that needs the cloud is left to the operation's steps.
+Runs with all of one user's disks loaded and locked, so that two simultaneous requests cannot both be accepted. The
+operation's steps do everything that needs the cloud.
 """
 
 from dataclasses import dataclass, replace
@@ -46,21 +46,21 @@ from gpudev.planning.disks.retention import needed_snapshots, prunable
 def accept_request(
     request: DiskRequest, facts: UserDisks, operation_id: OperationId, now: datetime, settings: DiskSettings
 ) -> OperationChanges | None:
-    """Raises Invalid, NotFound, Conflict, DiskHeld or LimitReached. None: there is nothing to do."""
-    desk = _Acceptance(facts, operation_id, now, settings)
+    """Raises Invalid, NotFound, Conflict, DiskHeld or LimitReached. None: nothing to do."""
+    acceptance = _Acceptance(facts, operation_id, now, settings)
     match request:
         case PurgeDisk():
-            return desk.purge(request)
+            return acceptance.purge(request)
         case PruneDisk():
-            return desk.prune(request)
+            return acceptance.prune(request)
         case SnapshotDiskInUse():
-            return desk.keep_in_use(request)
+            return acceptance.keep_in_use(request)
         case MakeReady():
-            return desk.make_ready(request)
+            return acceptance.make_ready(request)
         case PutAway():
-            return desk.put_away(request)
+            return acceptance.put_away(request)
         case _:
-            return _accept_user_request(request, desk)
+            return _accept_user_request(request, acceptance)
 
 
 def _accept_user_request(request: UserDiskRequest, acceptance: "_Acceptance") -> OperationChanges:
@@ -92,7 +92,7 @@ class _Acceptance:
     now: datetime
     settings: DiskSettings
 
-    # --- what people ask for ---------------------------------------------------------------------------------------
+    # --- requests of users -----------------------------------------------------------------------------------------
 
     def create(self, request: CreateDisk) -> OperationChanges:
         size = self._check_size(request.size_gb or self.settings.default_size_gb)
@@ -129,7 +129,7 @@ class _Acceptance:
         )
 
     def clone(self, request: CloneDisk) -> OperationChanges:
-        # A snapshot stays as it is, whatever is done to its disk meanwhile.
+        # A snapshot does not change, whatever happens to its disk meanwhile.
         source = self._get_free_disk(request.source_id, "cloning it", while_held=request.snapshot_id is not None)
         snapshot = None if request.snapshot_id is None else self._get_snapshot(request.snapshot_id, source)
         if snapshot is None and source.volume_id is None and source.saved_as is None:
@@ -142,7 +142,7 @@ class _Acceptance:
         operation = self._operation(
             OperationKind.CLONE, disk, source_id=source.disk_id, snapshot_id=request.snapshot_id, size_gb=size
         )
-        if request.snapshot_id is None:  # the source has to stay as it is until its snapshot has begun
+        if request.snapshot_id is None:  # the source must not change until its snapshot has begun
             operation = replace(operation, blocks=frozenset({disk.disk_id, source.disk_id}))
         return OperationChanges(operation, disk, event=f"cloned from {source.name!r}")
 
@@ -166,12 +166,14 @@ class _Acceptance:
     def delete(self, request: DeleteDisk) -> OperationChanges:
         disk = self._get_free_disk(request.disk_id, "deleting it")
         until = self.now + self.settings.retention
-        gone = replace(disk, is_deleted=True, deleted_at=self.now)
+        deleted = replace(disk, is_deleted=True, deleted_at=self.now)
         return OperationChanges(
-            self._operation(OperationKind.DELETE, disk), gone, event=f"deleted; can be restored until {until:%Y-%m-%d}"
+            self._operation(OperationKind.DELETE, disk),
+            deleted,
+            event=f"deleted; can be restored until {until:%Y-%m-%d}",
         )
 
-    # --- what the system does by itself ----------------------------------------------------------------------------
+    # --- requests of the system ------------------------------------------------------------------------------------
 
     def purge(self, request: PurgeDisk) -> OperationChanges | None:
         disk = self.facts.disks.get(request.disk_id)
@@ -179,13 +181,13 @@ class _Acceptance:
             return None
         if disk.deleted_at + self.settings.retention > self.now or self._operations_on(disk.disk_id):
             return None
-        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        if self._needed_by_others(disk) & {one.snapshot_id for one in theirs}:
+        snapshots = [each for each in self.facts.snapshots if each.disk_id == disk.disk_id]
+        if self._needed_by_others(disk) & {each.snapshot_id for each in snapshots}:
             return None
         return OperationChanges(
             self._operation(OperationKind.PURGE, disk),
             replace(disk, purge_started_at=disk.purge_started_at or self.now),
-            tuple(map(_to_be_removed, theirs)),
+            tuple(map(_to_be_removed, snapshots)),
             event="its time to be restored is over; what was on it is being removed",
         )
 
@@ -193,9 +195,9 @@ class _Acceptance:
         disk = self.facts.disks.get(request.disk_id)
         if disk is None or disk.purge_started_at is not None or self._operations_on(disk.disk_id):
             return None
-        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        old = prunable(theirs, needed_snapshots(self.facts), self.now, self.settings)
-        begun = [one for one in theirs if one.status is SnapshotStatus.REMOVING]
+        snapshots = [each for each in self.facts.snapshots if each.disk_id == disk.disk_id]
+        old = prunable(snapshots, needed_snapshots(self.facts), self.now, self.settings)
+        begun = [each for each in snapshots if each.status is SnapshotStatus.REMOVING]
         if not (old or begun or self._is_replaced_and_saved(disk)):
             return None
         removing = tuple(map(_to_be_removed, (*begun, *old)))
@@ -207,8 +209,8 @@ class _Acceptance:
         if disk is None or disk.holder != request.reservation_id or disk.volume_id is None:
             return None
         lately = self.now - self.settings.snapshot_every
-        theirs = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        if self._operations_on(disk.disk_id) or any(one.created_at > lately for one in theirs):
+        snapshots = [each for each in self.facts.snapshots if each.disk_id == disk.disk_id]
+        if self._operations_on(disk.disk_id) or any(each.created_at > lately for each in snapshots):
             return None
         return OperationChanges(self._operation(OperationKind.SNAPSHOT, disk, reservation_id=request.reservation_id))
 
@@ -224,7 +226,7 @@ class _Acceptance:
     def put_away(self, request: PutAway) -> OperationChanges:
         disk = self._get_disk(request.disk_id)
         if disk.holder != request.reservation_id:
-            # Asked by somebody who looked long ago: another may be writing to it by now.
+            # The caller's state is old: another reservation may be writing to the disk by now.
             raise Stale(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)} any more.")
         operation = self._operation(
             OperationKind.PUT_AWAY, disk, reservation_id=request.reservation_id, contents=request.contents
@@ -275,7 +277,7 @@ class _Acceptance:
         return disk
 
     def _get_free_disk(self, disk_id: DiskId, what: str, *, while_held: bool = False) -> DiskState:
-        """One that a person may do this to."""
+        """A disk that a user may change now. Raises Conflict or DiskHeld."""
         disk = self._living(disk_id)
         if disk.holder is not None and not while_held:
             raise DiskHeld(
@@ -291,34 +293,34 @@ class _Acceptance:
                 raise Conflict(f"Disk {disk.name!r}: {under_way}; {what} has to wait.")
 
     def _operations_on(self, disk_id: DiskId) -> list[Operation]:
-        return [one for one in self.facts.unfinished if one.disk_id == disk_id or disk_id in one.blocks]
+        return [each for each in self.facts.unfinished if each.disk_id == disk_id or disk_id in each.blocks]
 
     def _is_replaced_and_saved(self, disk: DiskState) -> bool:
-        """An old volume of it is still there, and may go."""
-        mine = [one for one in self.facts.snapshots if one.disk_id == disk.disk_id]
-        complete = {one.snapshot_id for one in mine if one.is_whole}
+        """Whether an old volume of it still exists and may be removed."""
+        snapshots = [each for each in self.facts.snapshots if each.disk_id == disk.disk_id]
+        complete = {each.snapshot_id for each in snapshots if each.is_whole}
         return any(
-            one.disk_id == disk.disk_id and one.status is VolumeStatus.RETIRED and one.saved_in in complete
-            for one in self.facts.volumes
+            each.disk_id == disk.disk_id and each.status is VolumeStatus.RETIRED and each.saved_in in complete
+            for each in self.facts.volumes
         )
 
     def _needed_by_others(self, disk: DiskState) -> set[RecordedSnapshotId]:
-        """By what is under way, and by clones that are nowhere else yet."""
-        under_way = {one.operation_id for one in self.facts.unfinished}
-        needed = {one.snapshot_id for one in self.facts.unfinished}
-        needed |= {one.snapshot_id for one in self.facts.snapshots if one.operation_id in under_way}
-        needed |= {one.from_snapshot for one in self.facts.volumes if one.status is VolumeStatus.MAKING}
-        others = [one for one in self.facts.disks.values() if one.disk_id != disk.disk_id]
-        needed |= {one.saved_as for one in others if one.volume_id is None}
-        return {one for one in needed if one is not None}
+        """Snapshots needed by running operations, and by clones that have no volume yet."""
+        under_way = {each.operation_id for each in self.facts.unfinished}
+        needed = {each.snapshot_id for each in self.facts.unfinished}
+        needed |= {each.snapshot_id for each in self.facts.snapshots if each.operation_id in under_way}
+        needed |= {each.from_snapshot for each in self.facts.volumes if each.status is VolumeStatus.MAKING}
+        others = [each for each in self.facts.disks.values() if each.disk_id != disk.disk_id]
+        needed |= {each.saved_as for each in others if each.volume_id is None}
+        return {each for each in needed if each is not None}
 
     def _get_snapshot(self, snapshot_id: RecordedSnapshotId, disk: DiskState) -> SnapshotRecord:
-        """Only what we took and recorded of this very disk."""
-        for one in self.facts.snapshots:
-            if one.snapshot_id == snapshot_id and one.disk_id == disk.disk_id:
-                if not one.status.is_usable:
-                    raise Conflict(f"That snapshot of disk {disk.name!r} cannot be used: it is {one.status}.")
-                return one
+        """Only recorded snapshots of this disk."""
+        for each in self.facts.snapshots:
+            if each.snapshot_id == snapshot_id and each.disk_id == disk.disk_id:
+                if not each.status.is_usable:
+                    raise Conflict(f"That snapshot of disk {disk.name!r} cannot be used: it is {each.status}.")
+                return each
         raise NotFound(f"Disk {disk.name!r} has no such snapshot.")
 
     def _new_disk(self, disk_id: DiskId, name: str, size_gb: int) -> DiskState:
@@ -330,7 +332,7 @@ class _Acceptance:
         check_disk_name(name)
         if name == NO_DISK:
             raise Invalid(f"{NO_DISK!r} means no disk; choose another name.", field="disk_name")
-        if any(one.name == name and not one.is_deleted for one in self.facts.disks.values()):
+        if any(each.name == name and not each.is_deleted for each in self.facts.disks.values()):
             raise Conflict(f"You have a disk {name!r} already; {else_do}.")
         return name
 
@@ -341,13 +343,13 @@ class _Acceptance:
         return size_gb
 
     def _within_quota(self, more_gb: int, count: int = 1) -> None:
-        living = [one for one in self.facts.disks.values() if not one.is_deleted]
-        wanted = {one.disk_id: one.size_gb for one in self.facts.unfinished if one.kind is OperationKind.RESIZE}
-        usual = self.settings.default_size_gb  # of what is yet to be made
-        taken = sum(max(one.size_gb or usual, wanted.get(one.disk_id) or 0) for one in living)
+        living = [each for each in self.facts.disks.values() if not each.is_deleted]
+        wanted = {each.disk_id: each.size_gb for each in self.facts.unfinished if each.kind is OperationKind.RESIZE}
+        usual = self.settings.default_size_gb  # of disks not created yet
+        taken = sum(max(each.size_gb or usual, wanted.get(each.disk_id) or 0) for each in living)
         check_quota(DiskUsage(len(living), taken), self.settings, more=count, more_gb=more_gb)
 
 
 def _to_be_removed(snapshot: SnapshotRecord) -> SnapshotRecord:
-    """Without what became of it earlier: whoever removes it writes down there why it could not be."""
+    """Clears earlier errors: a failed removal records its own."""
     return replace(snapshot, status=SnapshotStatus.REMOVING, error=None)

@@ -28,12 +28,12 @@ from gpudev.ports.disks import DiskAttachment
 from gpudev.settings import TimingSettings
 
 PUT_AWAY_PATIENCE = timedelta(minutes=5)
-"""How long a reservation that is over waits for its disk's snapshot to begin. Then it releases its GPUs without."""
+"""How long an ended reservation waits for its disk's snapshot to begin before it releases its GPUs without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOperation:
-    """For the operation; `key` makes asking twice the same as once."""
+    """Request an operation; `key` makes the request idempotent."""
 
     key: str
 
@@ -42,7 +42,7 @@ class RequestOperation:
 class WaitForOperation:
     operation: Operation
     step: str
-    """What for, in words."""
+    """The step to show, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class AttachmentFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDisk:
-    """Nothing keeps the reservation from letting go of its disk."""
+    """The reservation may release its disk."""
 
     outcome: str | None
-    """What became of the disk, in words."""
+    """The result for the history. None: nothing to record."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachmentRequest:
-    """For which operation, by whom, where and when."""
+    """The operation, its reservation, zone and time."""
 
     operation_id: OperationId
     reservation_id: ReservationId
@@ -76,10 +76,10 @@ class AttachmentRequest:
 def decide_attach(
     reservation: Reservation, held: DiskAttachment, zone: str | None
 ) -> RequestOperation | WaitForOperation | VolumeReady | AttachmentFailed:
-    """`zone`: where the dev server will be. None: wherever the volume is."""
+    """`zone`: the dev server's. None: the volume's."""
     ready, disk = held.ready_operation, held.disk
     if ready is None and reservation.launched_at is not None and disk.volume_id is not None:
-        return VolumeReady(home_volume_of(held.disk))  # it has run on it since before disks were made ready
+        return VolumeReady(home_volume_of(held.disk))  # it has run on it since before make_ready existed
     if ready is None:
         return _request_ready(reservation, held)
     if not ready.state.is_finished:
@@ -87,7 +87,7 @@ def decide_attach(
     if ready.state is OperationState.FAILED:
         return AttachmentFailed(ready.error or "nobody knows why")
     if zone is not None and zone not in (ready.zone, disk.zone):
-        return _request_ready(reservation, held)  # it was placed anew, elsewhere
+        return _request_ready(reservation, held)  # it was placed again, in another zone
     if disk.volume_id is None:
         return AttachmentFailed("it has no volume")
     return VolumeReady(home_volume_of(held.disk))
@@ -96,8 +96,8 @@ def decide_attach(
 def attach_at_once(
     request: AttachmentRequest, disk: DiskState, volume: Volume | None, settings: DiskSettings
 ) -> OperationChanges | None:
-    """The whole operation, where there is nothing to do but to write it down: the volume is there, free, in place. By
-    the same rules as any other. None: there is more to it."""
+    """The completed operation, if only records must be written: the volume exists, is free and in the right zone. Uses
+    the same rules as any other. None: it needs more steps."""
     if disk.volume_id is None or volume is None or disk.holder != request.reservation_id:
         return None
     operation = Operation(
@@ -117,12 +117,12 @@ def attach_at_once(
 def decide_put_away(
     reservation: Reservation, held: DiskAttachment, now: datetime, timing: TimingSettings
 ) -> RequestOperation | WaitForOperation | ReleaseDisk:
-    """For one that is over, and whose dev server is confirmed gone."""
+    """For an ended reservation whose dev server is confirmed gone."""
     away = held.away_operation
     if away is None and held.ready_operation is None and reservation.launched_at is None:
-        return ReleaseDisk(None)  # no dev server ever had it
+        return ReleaseDisk(None)  # no dev server ever used it
     if away is None and held.ready_operation is not None and not held.ready_operation.state.is_finished:
-        # Nobody writes to it: what is left goes on without the reservation, and whoever has the disk next waits for it.
+        # Nothing writes to it: the operation continues without the reservation, and the disk's next user waits for it.
         return ReleaseDisk(f"was still being made ready: {_step_text(held.ready_operation)}")
     if away is None:
         return RequestOperation(f"away {reservation.reservation_id}")
@@ -131,13 +131,13 @@ def decide_put_away(
     if away.state is OperationState.FAILED:
         return ReleaseDisk(f"not put away: {away.error}")
     if away.asked_at + PUT_AWAY_PATIENCE <= now:
-        # The operation goes on, and whoever has the disk next waits for it.
+        # The operation continues, and the disk's next user waits for it.
         return ReleaseDisk(f"not put away yet: {_step_text(away)}")
     return WaitForOperation(away, _step_text(away))
 
 
 def disk_step_change(reservation: Reservation, step: str, now: datetime, timing: TimingSettings) -> Change | None:
-    """Tell what its disk waits for; None: that was told. From the first time on it has the disk's deadline."""
+    """Records the disk's step. None: already recorded. The first one sets the disk's deadline."""
     text = f"disk {reservation.disk_name!r}: {step}"
     if reservation.step == text:
         return None
@@ -145,7 +145,7 @@ def disk_step_change(reservation: Reservation, step: str, now: datetime, timing:
 
 
 def disk_ready_change(reservation: Reservation, held: DiskAttachment, now: datetime, timing: TimingSettings) -> Change:
-    """Tell that its disk is ready, and how: one that was waited for, or that is on a new volume."""
+    """Records how its disk became ready, if it was waited for or is on a new volume."""
     how = None if held.ready_operation is None else held.ready_operation.result
     return changes.disk_ready(reservation, how or "ready", now + timing.preparing_deadline)
 
@@ -159,7 +159,7 @@ def _request_ready(reservation: Reservation, held: DiskAttachment) -> RequestOpe
 
 
 def home_volume_of(disk: DiskState) -> HomeVolume:
-    assert disk.volume_id is not None  # the caller's concern
+    assert disk.volume_id is not None  # checked by the caller
     return HomeVolume(disk.volume_id, disk.size_gb or 0, disk.zone or "")
 
 

@@ -1,6 +1,6 @@
 """Finding a disk, snapshot or operation by name or id prefix.
 
-These functions only get what belongs to the caller; another user's objects do not exist for them.
+The input contains only the caller's own objects; those of other users do not exist here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,53 +26,57 @@ _FAILURES_SHOWN_FOR = timedelta(days=7)
 
 
 def get_living_disk(disks: Iterable[DiskState], name: str) -> DiskState:
-    """Raises NotFound, which tells of a deleted one where there is one."""
-    called_so = _disks_named(disks, name)
-    for disk in called_so:
+    """Raises NotFound, with a hint if a deleted disk has this name."""
+    named = _disks_named(disks, name)
+    for disk in named:
         if not disk.is_deleted:
             return disk
-    raise NotFound(f"you have no disk {name!r}{_restore_hint(called_so)}")
+    raise NotFound(f"you have no disk {name!r}{_restore_hint(named)}")
 
 
 def get_living_or_deleted_disk(disks: Iterable[DiskState], name: str) -> DiskState:
-    """The living one, else the one that was deleted last."""
-    called_so = _disks_named(disks, name)
-    if not called_so:
+    """The living disk, else the one deleted last."""
+    named = _disks_named(disks, name)
+    if not named:
         raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
-    return called_so[0]
+    return named[0]
 
 
 def get_deleted_disk(disks: Iterable[DiskState], name: str, disk_id: str | None = None) -> DiskState:
-    """The one that was deleted last, or the one with this id."""
-    called_so = _disks_named(disks, name)
-    deleted = [disk for disk in called_so if disk.is_deleted]
+    """The disk deleted last, or the one with this id."""
+    named = _disks_named(disks, name)
+    deleted = [disk for disk in named if disk.is_deleted]
     if disk_id is not None:
         by_id = [(disk.disk_id, disk) for disk in deleted]
         return _get_by_id(by_id, disk_id, "disk_id", f"none of your deleted disks {name!r} has the id")
     if deleted:
         return deleted[0]
-    if called_so:
+    if named:
         raise Conflict(f"Disk {name!r} is not deleted; say which snapshot to go back to.")
     raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
 
 
 def get_snapshot(snapshots: Iterable[SnapshotRecord], disk: DiskState, text: str) -> SnapshotRecord:
-    theirs = [(one.snapshot_id, one) for one in snapshots if one.disk_id == disk.disk_id and is_listed(one)]
-    return _get_by_id(theirs, text, "snapshot_id", f"disk {disk.name!r} has no snapshot")
+    candidates = [
+        (snapshot.snapshot_id, snapshot)
+        for snapshot in snapshots
+        if snapshot.disk_id == disk.disk_id and is_listed(snapshot)
+    ]
+    return _get_by_id(candidates, text, "snapshot_id", f"disk {disk.name!r} has no snapshot")
 
 
 def get_operation(operations: Iterable[Operation], disk_name: str, text: str) -> Operation:
-    candidates = [(one.operation_id, one) for one in operations]
+    candidates = [(each.operation_id, each) for each in operations]
     return _get_by_id(candidates, text, "operation_id", f"disk {disk_name!r} has no operation")
 
 
 def is_listed(snapshot: SnapshotRecord) -> bool:
-    """What is gone, or never became one, is no snapshot to its owner."""
+    """Whether owners see it: removed and failed ones are hidden."""
     return snapshot.status not in (SnapshotStatus.FAILED, SnapshotStatus.REMOVING, SnapshotStatus.REMOVED)
 
 
 def was_never_made(disk: DiskOverview) -> bool:
-    """It was asked for and could not be made: no disk, but something its owner should learn of."""
+    """Its creation failed: not a disk, but shown to its owner."""
     latest, state = disk.latest, disk.state
     if state.purge_started_at is None or state.volume_id is not None or latest is None:
         return False
@@ -80,20 +84,20 @@ def was_never_made(disk: DiskOverview) -> bool:
 
 
 def failed_creations(disks: Sequence[DiskOverview], now: datetime) -> list[DiskOverview]:
-    """Disks that could not be made, the last of each name: for some days, or until there is one of that name."""
-    living = {one.state.name for one in disks if not one.state.is_deleted}
+    """Disks whose creation failed, the last of each name: for some days, or until a disk with that name exists."""
+    living = {each.state.name for each in disks if not each.state.is_deleted}
     last: dict[str, DiskOverview] = {}
-    for one in sorted(disks, key=lambda one: one.state.created_at):
-        failed_at = one.state.deleted_at
-        if one.state.name in living or failed_at is None or not was_never_made(one):
+    for each in sorted(disks, key=lambda each: each.state.created_at):
+        failed_at = each.state.deleted_at
+        if each.state.name in living or failed_at is None or not was_never_made(each):
             continue
         if failed_at > now - _FAILURES_SHOWN_FOR:
-            last[one.state.name] = one
+            last[each.state.name] = each
     return list(last.values())
 
 
 def _disks_named(disks: Iterable[DiskState], name: str) -> list[DiskState]:
-    """The living one first, then those deleted, the last one first. None that is being purged."""
+    """The living one first, then deleted ones, the last deleted first. Without those being purged."""
     check_disk_name(name)
     found = [disk for disk in disks if disk.name == name and disk.purge_started_at is None]
     living = [disk for disk in found if not disk.is_deleted]
@@ -110,7 +114,7 @@ def _restore_hint(deleted: Sequence[DiskState]) -> str:
 
 def _get_by_id(candidates: Sequence[tuple[UUID, _T]], text: str, field: str, nothing: str) -> _T:
     digits = parse_id_prefix(text, field)
-    found = [(one_id, one) for one_id, one in candidates if one_id.hex.startswith(digits)]
+    found = [(key, value) for key, value in candidates if key.hex.startswith(digits)]
     if not found:
         raise NotFound(f"{nothing} {text!r}")
     if len(found) > 1:

@@ -1,7 +1,7 @@
-"""How a step of a disk operation may end, and what is written down then.
+"""Results of a disk operation's steps, and the changes that follow from them.
 
-A step asks the cloud for something, writes records first, waits, finishes or fails. What the cloud answered, rejected
-or left unanswered becomes changes of the operation, its disk, its snapshots and its volumes.
+A step calls the cloud, writes records first, waits, finishes or fails. The cloud's answer, rejection or silence becomes
+changes of the operation, its disk, snapshots and volumes.
 """
 
 from collections.abc import Mapping
@@ -27,17 +27,17 @@ from gpudev.domain.disks.operations import (
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 
 MAX_REJECTIONS = 3
-"""Give up what the cloud has rejected this often: a limit or a passing state has changed by then, or a person must act.
-What the cloud does not answer is retried indefinitely."""
+"""Give up after this many rejections: a limit or a passing state has changed by then, or a person must act. Calls
+without an answer are retried indefinitely."""
 _LONGEST_TEXT = 2000
 _FIRST_PAUSE = timedelta(seconds=2)
 LONGEST_PAUSE = timedelta(minutes=5)
-"""Between two attempts of one step. Short enough that nobody waits long for a cloud that is back."""
+"""The longest pause between two attempts of a step. Short, so that operations resume soon after an outage."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudQuery:
-    """What has to be seen before a step is decided, by the cloud's ids."""
+    """What must be read before a step is decided, by the cloud's ids."""
 
     volumes: frozenset[str] = frozenset()
     snapshots: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class CloudQuery:
 
 @dataclass(frozen=True, slots=True)
 class CloudState:
-    """What was looked at. None: the cloud says that there is none."""
+    """What was read. None: the cloud has no such object."""
 
     volumes: Mapping[str, Volume | None] = field(default_factory=dict)
     snapshots: Mapping[str, Snapshot | None] = field(default_factory=dict)
@@ -96,7 +96,7 @@ CloudCall = EnsureVolume | EnsureSnapshot | GrowVolume | TagVolume | RemoveVolum
 
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
-    """Nothing is asked of the cloud; this is to be written down before anything else."""
+    """No call to the cloud; these records must be written before the next step."""
 
     step: str
     disk: DiskState | None = None
@@ -133,7 +133,7 @@ def conclude_step(
     match step:
         case WriteRecords():
             going_on = _continue(operation, step.step)
-            if operation.kind is OperationKind.CLONE and step.volumes:  # of a snapshot: the source may change again
+            if operation.kind is OperationKind.CLONE and step.volumes:  # from a snapshot: the source may change again
                 going_on = replace(going_on, blocks=frozenset({facts.disk.disk_id}))
             return OperationChanges(going_on, step.disk, step.snapshots, step.volumes, step.event)
         case WaitForCloud():
@@ -178,9 +178,9 @@ def after_call(
         case TagVolume():
             return conclude_step(facts, FinishOperation("done"), now)
         case RemoveVolume():
-            gone = replace(call.record, status=VolumeStatus.REMOVED)
+            removed = replace(call.record, status=VolumeStatus.REMOVED)
             unlinked = replace(disk, volume_id=None) if disk.volume_id == call.volume_id else None
-            return OperationChanges(_continue(operation, "removed a volume"), unlinked, volumes=(gone,))
+            return OperationChanges(_continue(operation, "removed a volume"), unlinked, volumes=(removed,))
         case RemoveSnapshot():
             removed = replace(call.record, status=SnapshotStatus.REMOVED)
             return OperationChanges(_continue(operation, "removing snapshots"), snapshots=(removed,))
@@ -189,7 +189,8 @@ def after_call(
 
 
 def after_rejection(facts: OperationFacts, call: CloudCall, error: str, now: datetime) -> OperationChanges:
-    """The cloud said no. Often that passes (a limit, a volume that is being changed), so it is asked a few times."""
+    """The cloud rejected the call. That often passes (a limit, a volume that is being changed), so it is retried a few
+    times."""
     operation = facts.operation
     again = _retry(operation, error, now)
     again = replace(again, rejections=operation.rejections + 1)
@@ -205,31 +206,31 @@ def after_rejection(facts: OperationFacts, call: CloudCall, error: str, now: dat
             return conclude_step(
                 facts, FinishOperation(f"done, but the volume still carries the old name: {error}"), now
             )
-        case RemoveSnapshot():  # the others go all the same
+        case RemoveSnapshot():  # continue with the others
             refused = replace(call.record, error=error[:_LONGEST_TEXT])
             return OperationChanges(_continue(operation, "removing snapshots"), snapshots=(refused,))
         case RemoveVolume():
             if operation.kind in (OperationKind.PURGE, OperationKind.PRUNE):
                 return _fail(facts, error, now)
-            return OperationChanges(again)  # what the operation is for is done; the next pruning removes the rest
+            return OperationChanges(again)  # its purpose is achieved; the next pruning removes the rest
         case _:
             assert_never(call)
 
 
 def after_no_answer(facts: OperationFacts, error: str, now: datetime) -> OperationChanges:
-    """Unknown is unknown: it is asked again, without end, and everybody can read why it takes so long."""
+    """The result is unknown: retry indefinitely, with the error in the operation's row."""
     return OperationChanges(_retry(facts.operation, error, now))
 
 
 def _volume_made(facts: OperationFacts, call: EnsureVolume, volume: Volume) -> OperationChanges:
-    """The disk is on its new volume; the old one is on its way out if it is ours, and otherwise just left."""
+    """The disk is on its new volume. The old one is retired if it is ours, else only unlinked."""
     operation, disk = facts.operation, facts.disk
-    record = next(one for one in facts.volumes if one.token == call.token)
+    record = next(each for each in facts.volumes if each.token == call.token)
     made = replace(record, status=VolumeStatus.KEPT, volume_id=volume.volume_id, size_gb=volume.size_gb)
     replaced = tuple(
-        replace(one, status=VolumeStatus.RETIRED, retired_by=operation.operation_id, saved_in=disk.saved_as)
-        for one in facts.volumes
-        if one.volume_id == disk.volume_id and one.status is VolumeStatus.KEPT and one.token != record.token
+        replace(each, status=VolumeStatus.RETIRED, retired_by=operation.operation_id, saved_in=disk.saved_as)
+        for each in facts.volumes
+        if each.volume_id == disk.volume_id and each.status is VolumeStatus.KEPT and each.token != record.token
     )
     on_it = replace(
         disk,
@@ -264,19 +265,19 @@ def _snapshot_begun(
     )
     going_on = _continue(operation, "the snapshot is being taken")
     if operation.kind is OperationKind.SNAPSHOT:
-        going_on = replace(going_on, blocks=frozenset())  # what is written from now on is not in it
+        going_on = replace(going_on, blocks=frozenset())  # later writes are not part of it
     elif operation.kind is OperationKind.CLONE:
         going_on = replace(going_on, blocks=frozenset({disk.disk_id}))
     saved = None
     if status.is_usable and record.disk_id == disk.disk_id and _is_unwritten(facts, cloud_state):
         saved = replace(disk, saved_as=record.snapshot_id)
-    trouble = record.error or record.missing_note
-    event = f"snapshot {snapshot.snapshot_id} ({record.why}){f': {trouble}' if trouble else ''}"
+    problem = record.error or record.missing_note
+    event = f"snapshot {snapshot.snapshot_id} ({record.why}){f': {problem}' if problem else ''}"
     return OperationChanges(going_on, saved, (record,), event=event if record.disk_id == disk.disk_id else None)
 
 
 def _is_unwritten(facts: OperationFacts, cloud_state: CloudState) -> bool:
-    """No dev server could have written between the snapshot and now. One that was asked for may be of a disk in use."""
+    """Whether no dev server could have written since the snapshot. A user's snapshot may be of a disk in use."""
     volume_id = facts.disk.volume_id
     volume = None if volume_id is None else cloud_state.volumes.get(volume_id)
     if volume is None or volume.attached_to:
@@ -285,24 +286,24 @@ def _is_unwritten(facts: OperationFacts, cloud_state: CloudState) -> bool:
 
 
 def _fail(facts: OperationFacts, reason: str, now: datetime) -> OperationChanges:
-    """Nothing is left half begun. A disk that was to be made and could not be gives its name back, and cannot be
-    restored: it would be empty, and stand before one of that name that somebody did delete."""
+    """Closes everything that was begun. A disk whose creation failed gives back its name and cannot be restored: it
+    would be empty, and would hide a deleted disk of the same name."""
     operation, disk = facts.operation, facts.disk
-    mine = operation.operation_id
+    operation_id = operation.operation_id
     snapshots = tuple(
-        replace(one, status=SnapshotStatus.FAILED, error=reason[:_LONGEST_TEXT])
-        for one in facts.snapshots
-        if one.operation_id == mine and one.status is SnapshotStatus.BEGINNING
+        replace(each, status=SnapshotStatus.FAILED, error=reason[:_LONGEST_TEXT])
+        for each in facts.snapshots
+        if each.operation_id == operation_id and each.status is SnapshotStatus.BEGINNING
     )
     volumes = tuple(
-        replace(one, status=VolumeStatus.REMOVED)
-        for one in facts.volumes
-        if one.operation_id == mine and one.status is VolumeStatus.MAKING
+        replace(each, status=VolumeStatus.REMOVED)
+        for each in facts.volumes
+        if each.operation_id == operation_id and each.status is VolumeStatus.MAKING
     )
-    never_was = operation.kind in (OperationKind.CREATE, OperationKind.CLONE) and disk.volume_id is None
-    gone = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if never_was else None
+    is_unmade = operation.kind in (OperationKind.CREATE, OperationKind.CLONE) and disk.volume_id is None
+    removed = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if is_unmade else None
     failed = _end(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
-    return OperationChanges(failed, gone, snapshots, volumes, event=f"{operation.kind.label} failed: {reason}")
+    return OperationChanges(failed, removed, snapshots, volumes, event=f"{operation.kind.label} failed: {reason}")
 
 
 def _history_line(kind: OperationKind, result: str) -> str:
@@ -349,7 +350,7 @@ def _end(
 
 
 def update_snapshot_record(record: SnapshotRecord, cloud_state: CloudState) -> SnapshotRecord:
-    """A snapshot's record, as what was seen of it makes it."""
+    """The snapshot's record, updated from the cloud's state."""
     if record.cloud_id is None or not record.status.is_usable:
         return record
     found = cloud_state.snapshots[record.cloud_id]

@@ -1,8 +1,8 @@
-"""The next step of an operation on a disk, from what is recorded and what the cloud shows: never from memory.
+"""The next step of a disk operation, decided from records and the cloud's state, never from memory.
 
-Each step may be carried out any number of times, and after every one the records say where things stand, so that an
-operation goes on after a crash at any point. What was on a volume is in a finished, recorded snapshot before the volume
-is given up. Nothing is removed that no record names as ours. How the cloud is asked is no matter of this module.
+Each step is idempotent and leaves complete records, so an operation continues after a crash at any point. Before a
+volume is given up, its state is in a completed, recorded snapshot. Only objects that a record names as ours are
+removed. `workflows.disks.operations` calls the cloud.
 """
 
 from collections.abc import Iterable
@@ -51,22 +51,23 @@ def plan_cloud_query(facts: OperationFacts) -> CloudQuery:
     if operation.kind in _NEEDS_NO_CLOUD_STATE or facts.before is not None:
         return CloudQuery()
     disks = [disk for disk in (facts.disk, facts.source) if disk is not None]
-    retired = [one for one in facts.volumes if one.status is VolumeStatus.RETIRED]
-    volumes = {disk.volume_id for disk in disks} | {one.volume_id for one in retired}
-    wanted = {disk.saved_as for disk in disks} | {one.saved_in for one in retired} | {operation.snapshot_id}
+    retired = [each for each in facts.volumes if each.status is VolumeStatus.RETIRED]
+    volumes = {disk.volume_id for disk in disks} | {each.volume_id for each in retired}
+    wanted = {disk.saved_as for disk in disks} | {each.saved_in for each in retired} | {operation.snapshot_id}
     snapshots = {
-        one.cloud_id
-        for one in facts.snapshots
-        if one.status.is_usable and (one.snapshot_id in wanted or one.operation_id == operation.operation_id)
+        each.cloud_id
+        for each in facts.snapshots
+        if each.status.is_usable and (each.snapshot_id in wanted or each.operation_id == operation.operation_id)
     }
     return CloudQuery(
-        frozenset(one for one in volumes if one is not None), frozenset(one for one in snapshots if one is not None)
+        frozenset(each for each in volumes if each is not None),
+        frozenset(each for each in snapshots if each is not None),
     )
 
 
 def find_not_yet_visible(facts: OperationFacts, cloud_state: CloudState, since: datetime) -> str | None:
-    """What was begun after `since` and is not shown, in words: that the cloud does not show it yet says nothing about
-    it. Whoever made it knows better, but may have ended meanwhile."""
+    """An object begun after `since` that the cloud does not show, for people. Its absence means nothing yet: clouds
+    list new objects with a delay."""
     for volume in facts.volumes:
         if volume.made_at > since and volume.volume_id and cloud_state.volumes.get(volume.volume_id, volume) is None:
             return f"volume {volume.volume_id} cannot be seen yet"
@@ -81,7 +82,7 @@ def find_not_yet_visible(facts: OperationFacts, cloud_state: CloudState, since: 
 
 
 def next_step(facts: OperationFacts, cloud_state: CloudState, now: datetime, settings: DiskSettings) -> OperationStep:
-    """For an operation that is not over, with all of `what_to_look_at` seen."""
+    """For an unfinished operation, with everything of `plan_cloud_query` read."""
     if facts.before is not None:
         return WaitForCloud(now + settings.poll_every, f"waits for {facts.before.kind.label} ({facts.before.step})")
     context = OperationContext(facts, cloud_state, now, settings)
@@ -131,7 +132,7 @@ def _snapshot(context: "OperationContext") -> OperationStep:
     taken = context.own_snapshot(context.disk, SnapshotReason.SCHEDULED if by_itself else SnapshotReason.ASKED)
     if not isinstance(taken, SnapshotRecord):
         return taken
-    if by_itself:  # nobody waits for its end, and nobody should have to
+    if by_itself:  # no user waits for its completion
         return FinishOperation(_snapshot_note(taken))
     return context.until_complete(taken) or FinishOperation(_snapshot_note(taken))
 
@@ -183,7 +184,7 @@ def _clone(context: "OperationContext") -> OperationStep:
 
 def _base_of_clone(context: "OperationContext") -> OperationStep | SnapshotRecord:
     source = context.facts.source
-    assert source is not None  # the caller's concern
+    assert source is not None  # checked by the caller
     if context.operation.snapshot_id is not None:
         return context.find_good_snapshot(context.operation.snapshot_id) or FailOperation("the snapshot is gone")
     volume = context.find_volume(source)
@@ -194,7 +195,7 @@ def _base_of_clone(context: "OperationContext") -> OperationStep | SnapshotRecor
 
 def _resize(context: "OperationContext") -> OperationStep:
     disk, size = context.disk, context.operation.size_gb
-    assert size is not None  # of every resize
+    assert size is not None  # set for every resize
     volume = context.find_volume(disk)
     if volume is None and disk.volume_id is not None:
         return FailOperation(f"its volume {disk.volume_id} is gone")
@@ -207,7 +208,7 @@ def _make_ready(context: "OperationContext") -> OperationStep:
     disk, operation = context.disk, context.operation
     if disk.is_deleted:
         return FailOperation(f"disk {disk.name!r} is deleted")
-    if disk.holder != operation.reservation_id:  # no dev server has it, so whatever is saved stays so
+    if disk.holder != operation.reservation_id:  # no dev server uses it, so its snapshot stays valid
         return context.removal_of_replaced() or FinishOperation("the reservation ended before it was ready")
     made = context.find_made_volume()
     if made is not None:
@@ -233,8 +234,8 @@ def _make_ready(context: "OperationContext") -> OperationStep:
 
 
 def _make_from_records(context: "OperationContext") -> OperationStep:
-    """There is no volume: it was never made, or is gone by nobody's leave. Only a snapshot of exactly what was on it
-    takes its place unasked: an empty volume instead of somebody's files would look like a loss, and soon be one."""
+    """There is no volume: it was never created, or it vanished. Only a snapshot of its exact last state replaces it
+    automatically: an empty volume in place of a user's files would look like data loss, and soon be one."""
     disk = context.disk
     base = context.find_good_snapshot(disk.saved_as)
     if disk.volume_id is not None and (base is None or base.lacks is not None):
@@ -253,23 +254,23 @@ def _make_from_records(context: "OperationContext") -> OperationStep:
 
 
 def _ready(context: "OperationContext", zone: str | None, how: str) -> OperationStep:
-    """From here on a dev server may write, and no snapshot holds what is on it."""
+    """From here on a dev server may write, so no snapshot equals the volume."""
     disk = replace(context.disk, saved_as=None, zone=zone or context.disk.zone)
     return FinishOperation(_with_leftover_note(context, f"volume {disk.volume_id} is ready, {how}"), disk)
 
 
 def _put_away(context: "OperationContext") -> OperationStep:
-    """Also where the reservation was released meanwhile, which waits for the cloud only so long: whoever has the disk
-    next comes after this, so nobody has written to it since."""
+    """Also if the reservation was released meanwhile (its patience with the cloud is limited): the disk's next user
+    waits for this operation, so nothing was written since."""
     disk = context.disk
     volume = context.find_volume(disk)
     if volume is None:
-        gone = "nothing was ever on it" if disk.volume_id is None else f"its volume {disk.volume_id} is gone"
-        return FinishOperation(f"no snapshot: {gone}")
+        reason = "nothing was ever on it" if disk.volume_id is None else f"its volume {disk.volume_id} is gone"
+        return FinishOperation(f"no snapshot: {reason}")
     if (attached := context.until_detached(volume)) is not None:
         return attached
     saved = context.save(disk, SnapshotReason.END_OF_RESERVATION)
-    if isinstance(saved, FailOperation):  # what is on the volume is there all the same, and the disk must become free
+    if isinstance(saved, FailOperation):  # the volume still has the files, and the disk must become free
         return FinishOperation(f"no snapshot: {saved.reason}")
     if not isinstance(saved, SnapshotRecord):
         return saved
@@ -304,8 +305,8 @@ def _purge(context: "OperationContext") -> OperationStep:
 
 
 def _remove_snapshots(context: "OperationContext") -> OperationStep | None:
-    """Those that accepting an operation has marked, and no others. One that the cloud refuses to let go (an image was
-    made of it, say) keeps no other."""
+    """Only those marked when the operation was accepted. A snapshot that the cloud refuses to remove (say, because an
+    image uses it) does not block the others."""
     for record in _marked_snapshots(context):
         if record.error is None:
             if record.cloud_id is None:
@@ -315,8 +316,8 @@ def _remove_snapshots(context: "OperationContext") -> OperationStep | None:
 
 
 def _find_unremoved(context: "OperationContext") -> FailOperation | None:
-    """It is tried again by whoever prunes or purges next."""
-    refused = [one for one in _marked_snapshots(context) if one.error is not None]
+    """The next prune or purge retries it."""
+    refused = [each for each in _marked_snapshots(context) if each.error is not None]
     if not refused:
         return None
     others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
@@ -324,12 +325,12 @@ def _find_unremoved(context: "OperationContext") -> FailOperation | None:
 
 
 def _marked_snapshots(context: "OperationContext") -> list[SnapshotRecord]:
-    mine = [one for one in context.facts.snapshots if one.disk_id == context.disk.disk_id]
-    return [one for one in mine if one.status is SnapshotStatus.REMOVING]
+    operation_id = [each for each in context.facts.snapshots if each.disk_id == context.disk.disk_id]
+    return [each for each in operation_id if each.status is SnapshotStatus.REMOVING]
 
 
 def _metadata_only(context: "OperationContext") -> OperationStep:
-    """The records were changed when it was asked for; a new name is also written on the volume."""
+    """The records were changed on acceptance; a new name is also written to the volume's tags."""
     if context.operation.kind is OperationKind.RENAME:
         volume, tags = context.find_volume(context.disk), context.tags(context.disk)
         if volume is not None and not tags.items() <= volume.tags.items():
@@ -348,20 +349,19 @@ def _snapshot_note(snapshot: SnapshotRecord) -> str:
 
 
 def _with_leftover_note(context: "OperationContext", result: str) -> str:
-    mine = context.operation.operation_id
-    for one in context.facts.volumes:
-        if one.retired_by == mine and one.status is VolumeStatus.RETIRED:
-            return f"{result}; the old volume {one.volume_id} is still there"
+    operation_id = context.operation.operation_id
+    for each in context.facts.volumes:
+        if each.retired_by == operation_id and each.status is VolumeStatus.RETIRED:
+            return f"{result}; the old volume {each.volume_id} is still there"
     return result
 
 
-# Context of an operation, and the steps that several kinds of operations share.
-#
-# `saved` means: a recorded snapshot, begun after the last dev server was gone, has exactly what is on the volume.
+# Context of an operation, and steps shared by several kinds of operations. `saved` means: a recorded snapshot, begun
+# after the last dev server was gone, equals the volume.
 
 
 MOST_SNAPSHOTS = 2
-"""How often an operation begins a snapshot that comes to nothing."""
+"""How many failed snapshots an operation allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,25 +379,25 @@ class OperationContext:
     def disk(self) -> DiskState:
         return self.facts.disk
 
-    # --- what is there ---------------------------------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------------------------------
 
     def find_volume(self, disk: DiskState) -> Volume | None:
-        """None: it never had one, or the cloud says that it is gone."""
+        """None: it never had one, or the cloud no longer has it."""
         return None if disk.volume_id is None else self.cloud_state.volumes[disk.volume_id]
 
     def find_snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
-        return next((one for one in self.facts.snapshots if one.snapshot_id == snapshot_id), None)
+        return next((each for each in self.facts.snapshots if each.snapshot_id == snapshot_id), None)
 
     def find_good_snapshot(self, snapshot_id: RecordedSnapshotId | None) -> SnapshotRecord | None:
         found = self.find_snapshot(snapshot_id)
         return found if found is not None and found.status.is_usable else None
 
     def find_made_volume(self) -> VolumeRecord | None:
-        """The volume that this operation has made."""
-        return next((one for one in self._own_volumes() if one.volume_id is not None), None)
+        """The volume that this operation created."""
+        return next((each for each in self._own_volumes() if each.volume_id is not None), None)
 
     def had_volume(self) -> bool:
-        return any(one.volume_id is not None for one in self.facts.volumes)
+        return any(each.volume_id is not None for each in self.facts.volumes)
 
     def tags(self, disk: DiskState) -> dict[str, str]:
         return {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: str(disk.disk_id)}
@@ -405,21 +405,21 @@ class OperationContext:
     # --- steps that come before all others -------------------------------------------------------------------------
 
     def record_changed_snapshots(self) -> OperationStep | None:
-        """What became of snapshots since it was last written down."""
+        """Records changes of snapshots since the last write."""
         changed = tuple(
             new
-            for one in self.facts.snapshots
-            if one.cloud_id in self.cloud_state.snapshots
-            and (new := update_snapshot_record(one, self.cloud_state)) != one
+            for each in self.facts.snapshots
+            if each.cloud_id in self.cloud_state.snapshots
+            and (new := update_snapshot_record(each, self.cloud_state)) != each
         )
         if not changed:
             return None
-        wrong = [note for one in changed if (note := one.problem_note) is not None]
+        wrong = [note for each in changed if (note := each.problem_note) is not None]
         return WriteRecords("looking at snapshots", snapshots=changed, event="; ".join(wrong) or None)
 
     def resume_begun(self) -> OperationStep | None:
-        """What the cloud was asked for and may have made, though its answer was lost: it is asked for again before
-        anything else is decided, so that nothing is made and forgotten."""
+        """Repeats calls whose answer may have been lost, before anything else is decided, so that no created object is
+        forgotten."""
         for volume in self._own_volumes():
             if volume.status is VolumeStatus.MAKING:
                 return self._ensure_volume(volume)
@@ -436,7 +436,7 @@ class OperationContext:
         return self._poll_again(f"volume {volume.volume_id} is still attached to {', '.join(volume.attached_to)}")
 
     def until_quiet(self, volume: Volume) -> WaitForCloud | None:
-        """Before anybody writes to it."""
+        """Waits until nothing changes the volume."""
         return None if volume.busy_reason is None else self._poll_again(volume.busy_reason)
 
     def until_complete(self, record: SnapshotRecord) -> WaitForCloud | None:
@@ -445,19 +445,19 @@ class OperationContext:
         return self._poll_again("the snapshot is being taken")
 
     def save(self, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
-        """A snapshot of exactly what is on its volume, which nobody has: the one there is, or a new one. What a clone
-        was made from does not count: it goes with the other disk."""
+        """A snapshot that equals its detached volume: the existing one, or a new one. The snapshot a clone was created
+        from does not count: it belongs to the other disk."""
         saved = self.find_good_snapshot(disk.saved_as)
         return saved if saved and saved.disk_id == disk.disk_id else self.own_snapshot(disk, why)
 
     def own_snapshot(self, disk: DiskState, why: SnapshotReason) -> OperationStep | SnapshotRecord:
-        own = [one for one in self._own_snapshots() if one.disk_id == disk.disk_id]
-        taken = next((one for one in own if one.status.is_usable), None)
+        own = [each for each in self._own_snapshots() if each.disk_id == disk.disk_id]
+        taken = next((each for each in own if each.status.is_usable), None)
         if taken is not None:
             return taken
         if len(own) >= MOST_SNAPSHOTS:
             return FailOperation(f"no snapshot could be taken: {own[-1].error or own[-1].status}")
-        assert disk.volume_id is not None  # nobody takes a snapshot of nothing
+        assert disk.volume_id is not None  # checked by the caller
         operation = self.operation
         record = SnapshotRecord(
             operation.snapshot_token(len(own)),
@@ -472,7 +472,7 @@ class OperationContext:
         return WriteRecords("taking a snapshot", snapshots=(record,))
 
     def new_volume(self, base: SnapshotRecord | None, zone: str) -> OperationStep:
-        """Written down before it is asked for; `begun` goes on from there."""
+        """Recorded before the call; `resume_begun` makes the call."""
         operation, disk = self.operation, self.disk
         size = max(disk.size_gb or self.settings.default_size_gb, (base and base.size_gb) or 0)
         record = VolumeRecord(
@@ -489,8 +489,8 @@ class OperationContext:
         return WriteRecords(f"{how} in {zone}", volumes=(record,))
 
     def removal_of_replaced(self) -> OperationStep | None:
-        """Volumes that others took the place of, once what was on them is in a finished snapshot of ours. What the
-        cloud does not let go is left to the next pruning."""
+        """Removes replaced volumes, once a completed snapshot of ours has their state. What the cloud refuses to remove
+        is left to the next pruning."""
         operation = self.operation
         for volume in self.facts.volumes:
             if volume.status is not VolumeStatus.RETIRED:
@@ -511,17 +511,17 @@ class OperationContext:
         return WaitForCloud(self.now + self.settings.poll_every, why)
 
     def _own_volumes(self) -> Iterable[VolumeRecord]:
-        mine = self.operation.operation_id
-        return (one for one in self.facts.volumes if one.operation_id == mine)
+        operation_id = self.operation.operation_id
+        return (each for each in self.facts.volumes if each.operation_id == operation_id)
 
     def _own_snapshots(self) -> list[SnapshotRecord]:
-        mine = [one for one in self.facts.snapshots if one.operation_id == self.operation.operation_id]
-        return sorted(mine, key=lambda one: one.created_at)
+        operation_id = [each for each in self.facts.snapshots if each.operation_id == self.operation.operation_id]
+        return sorted(operation_id, key=lambda each: each.created_at)
 
     def _ensure_volume(self, record: VolumeRecord) -> OperationStep:
         base = self.find_snapshot(record.from_snapshot)
         if record.from_snapshot is not None and (base is None or base.cloud_id is None):
-            return FailOperation("the snapshot is gone")  # and never an empty volume in its place
+            return FailOperation("the snapshot is gone")  # never create an empty volume instead
         return EnsureVolume(
             record.token,
             record.size_gb,
@@ -531,5 +531,5 @@ class OperationContext:
         )
 
     def _ensure_snapshot(self, record: SnapshotRecord) -> EnsureSnapshot:
-        disk = next(one for one in (self.disk, self.facts.source) if one and one.disk_id == record.disk_id)
+        disk = next(each for each in (self.disk, self.facts.source) if each and each.disk_id == record.disk_id)
         return EnsureSnapshot(record, {**self.tags(disk), RECORDED_TAG: str(record.snapshot_id)})

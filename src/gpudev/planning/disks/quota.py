@@ -15,7 +15,7 @@ class DiskUsage:
 
 
 def check_quota(usage: DiskUsage, settings: DiskSettings, *, more: int, more_gb: int) -> None:
-    """Raises LimitReached where so many more disks, or GB, would be too many."""
+    """Raises LimitReached if `more` disks or `more_gb` would exceed the quota."""
     if usage.count + more > settings.max_per_user:
         raise LimitReached(f"You have {usage.count} disks; {settings.max_per_user} is the limit.")
     if usage.size_gb + more_gb > settings.max_gb_per_user:

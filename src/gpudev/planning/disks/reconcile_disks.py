@@ -1,8 +1,8 @@
-"""Recorded disks against the cloud's volumes: what is to be written so that the records say what there is.
+"""Disk reconciliation: corrects the records of disks from the cloud's volumes.
 
-The cloud is right about what exists, its size, who has it attached and how many snapshots there are. It is not asked
-who may use a disk, whether its owner deleted it or what is being done to it. Nothing is ever removed here, and a link
-from a record to a volume is never exchanged for another: that would put somebody's files under another name.
+The cloud is authoritative for existence, size, attachment and the number of snapshots; the records for owner, deletion
+and operations. Nothing is removed here, and a record's volume is never replaced by another: that would put a user's
+files under another name.
 """
 
 from collections import defaultdict
@@ -24,12 +24,12 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DuplicateVolumes:
-    """Volumes beside the one that counts, for an operator to sort out."""
+    """Further volumes of one disk, for an operator to sort out."""
 
     username: str
     disk_name: str
     linked: str | None
-    """The volume that counts. None: the recorded one is gone, and none of these takes its place by itself."""
+    """The disk's volume. None: the recorded one is gone, and none of these replaces it automatically."""
     others: tuple[str, ...]
 
 
@@ -55,27 +55,26 @@ class ReconcileStatistics:
 class DiskReconcilePlan:
     writes: list[DiskWrite] = field(default_factory=list)
     statistics: ReconcileStatistics = field(default_factory=ReconcileStatistics)
-    """As far as they are known before writing: synced, volumes, records and orphans."""
+    """As far as known before writing: synced, volumes, records and orphans."""
     duplicates: list[DuplicateVolumes] = field(default_factory=list)
     skipped: list[SkippedVolume] = field(default_factory=list)
     """Volumes that lack a tag."""
     errors: list[str] = field(default_factory=list)
     left_alone: list[DiskRecord] = field(default_factory=list)
-    """Being worked on."""
+    """Records with an operation in progress."""
 
 
 def plan_disk_writes(
     volumes: Sequence[Volume], snapshots: Sequence[Snapshot] | None, records: Sequence[DiskRecord]
 ) -> DiskReconcilePlan:
-    """`volumes` and `records` are complete. `snapshots` None: they could not be listed, and what is recorded about
-    them stays."""
+    """`volumes` and `records` are complete. `snapshots` None: they could not be listed, so their columns stay."""
     plan = DiskReconcilePlan()
     plan.statistics.aws_volumes, plan.statistics.db_records = len(volumes), len(records)
     matching = _match_volumes(volumes, records, plan)
     by_volume = None if snapshots is None else _by_volume(snapshots)
     for record in records:
-        mine = matching.of_record.get(record.disk_id, [])
-        _decide_record(record, mine, by_volume, plan)
+        own_volumes = matching.of_record.get(record.disk_id, [])
+        _decide_record(record, own_volumes, by_volume, plan)
     for (username, disk_name), unknown in matching.unknown.items():
         first, *others = unknown
         plan.writes.append(_plan_import(username, disk_name, first, by_volume))
@@ -90,7 +89,7 @@ def _decide_record(
     plan: DiskReconcilePlan,
 ) -> None:
     volume = _find_own_volume(record, volumes)
-    _add_duplicates(plan, record.username, record.disk_name, volume, [one for one in volumes if one is not volume])
+    _add_duplicates(plan, record.username, record.disk_name, volume, [each for each in volumes if each is not volume])
     if volume is None:
         if record.is_deleted:
             plan.statistics.orphaned_db_deleted += 1
@@ -106,10 +105,10 @@ def _decide_record(
 
 
 def _find_own_volume(record: DiskRecord, volumes: Sequence[Volume]) -> Volume | None:
-    """The one it is linked to; of a record without a link, the oldest that is called so. A link to a volume that is
-    not there stays: another of the same name holds other files."""
+    """The linked volume; for a record without a link, the oldest volume with its name. A link to a missing volume
+    stays: another volume of the same name has other files."""
     if record.volume_id is not None:
-        return next((one for one in volumes if one.volume_id == record.volume_id), None)
+        return next((each for each in volumes if each.volume_id == record.volume_id), None)
     return volumes[0] if volumes else None
 
 
@@ -134,10 +133,10 @@ def _unlinked_fields(record: DiskRecord) -> dict[str, Any]:
 
 
 def _snapshot_fields(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
-    usable = [one.created_at for one in snapshots if one.state is not SnapshotState.ERROR]
+    usable = [each.created_at for each in snapshots if each.state is not SnapshotState.ERROR]
     return {
         "snapshot_count": len(snapshots),
-        "is_backing_up": any(one.state is SnapshotState.PENDING for one in snapshots),
+        "is_backing_up": any(each.state is SnapshotState.PENDING for each in snapshots),
         "last_snapshot_at": max(usable, default=None),
     }
 
@@ -175,14 +174,14 @@ _ATTRIBUTES = {"ebs_volume_id": "volume_id"}
 class _Matching:
     of_record: defaultdict[Any, list[Volume]] = field(default_factory=lambda: defaultdict(list))
     unknown: defaultdict[_Key, list[Volume]] = field(default_factory=lambda: defaultdict(list))
-    """Of nobody we know, by whose and how they are called."""
+    """Volumes without a record, by (owner, disk name)."""
 
 
 def _match_volumes(volumes: Iterable[Volume], records: Sequence[DiskRecord], plan: DiskReconcilePlan) -> _Matching:
-    """Whose each volume is, the oldest first: by the recorded link, by our own id in its tags, or by its name."""
+    """Assigns volumes to records, oldest first: by the recorded link, by our id in the tags, or by name."""
     matching = _Matching()
     known = _Records(records)
-    for volume in sorted(volumes, key=lambda one: (one.created_at, one.volume_id)):
+    for volume in sorted(volumes, key=lambda each: (each.created_at, each.volume_id)):
         record = known.find_linked(volume)
         if record is None:
             key = _read_tags(volume, plan)
@@ -198,16 +197,16 @@ def _match_volumes(volumes: Iterable[Volume], records: Sequence[DiskRecord], pla
 
 class _Records:
     def __init__(self, records: Sequence[DiskRecord]) -> None:
-        # Where a deleted and a living one name the same volume, the living one has it.
-        by_life = sorted(records, key=lambda one: not one.is_deleted)
-        self._by_link = {one.volume_id: one for one in by_life if one.volume_id is not None}
-        self._by_id = {str(one.disk_id): one for one in records}
-        self._living = {(one.username, one.disk_name): one for one in records if not one.is_deleted}
-        # A deleted one that was never linked may be what a volume belongs to; the last deleted name counts.
+        # If a deleted and a living disk name the same volume, it belongs to the living one.
+        by_life = sorted(records, key=lambda each: not each.is_deleted)
+        self._by_link = {each.volume_id: each for each in by_life if each.volume_id is not None}
+        self._by_id = {str(each.disk_id): each for each in records}
+        self._living = {(each.username, each.disk_name): each for each in records if not each.is_deleted}
+        # A volume may belong to a deleted disk that was never linked; the last deleted one of the name counts.
         self._deleted: defaultdict[_Key, list[DiskRecord]] = defaultdict(list)
-        for one in sorted(records, key=lambda one: one.created_at):
-            if one.is_deleted and one.volume_id is None:
-                self._deleted[one.username, one.disk_name].append(one)
+        for each in sorted(records, key=lambda each: each.created_at):
+            if each.is_deleted and each.volume_id is None:
+                self._deleted[each.username, each.disk_name].append(each)
 
     def find_linked(self, volume: Volume) -> DiskRecord | None:
         return self._by_link.get(volume.volume_id)
@@ -222,7 +221,7 @@ class _Records:
         return self._claim(self._deleted[key][-1])
 
     def _claim(self, record: DiskRecord) -> DiskRecord:
-        """It will be linked to this volume: the next of that name is another's, today as in the next pass."""
+        """Links it to this volume. Further volumes of that name are duplicates, in this pass and the next."""
         unlinked = self._deleted[record.username, record.disk_name]
         if record in unlinked and not record.is_being_worked_on:
             unlinked.remove(record)
@@ -230,7 +229,7 @@ class _Records:
 
 
 def _read_tags(volume: Volume, plan: DiskReconcilePlan) -> _Key | None:
-    """Whose it is and how it is called; None: it does not say, or says what cannot be."""
+    """Owner and disk name. None: tags are missing or invalid."""
     username, disk_name = volume.owner, volume.disk_name
     if not username or not disk_name:
         missing = f"the tag {OWNER_TAG}" if not username else f"a tag {' or '.join(DISK_NAME_TAGS)}"
@@ -247,7 +246,7 @@ def _add_duplicates(
     plan: DiskReconcilePlan, username: str, disk_name: str, linked: Volume | None, others: Sequence[Volume]
 ) -> None:
     if others:
-        ids = tuple(one.volume_id for one in others)
+        ids = tuple(each.volume_id for each in others)
         plan.duplicates.append(DuplicateVolumes(username, disk_name, linked.volume_id if linked else None, ids))
 
 
@@ -272,7 +271,7 @@ class OrphanedStorage:
     size_gb: int
     age: timedelta
     monthly_cost: float
-    """Of a snapshot at most: the cloud charges what changed, and tells the whole size only."""
+    """For a snapshot an upper bound: the cloud charges changed blocks, but reports the full size."""
 
 
 def find_orphaned_storage(
@@ -284,8 +283,8 @@ def find_orphaned_storage(
     *,
     ours: AbstractSet[str] = frozenset(),
 ) -> list[OrphanedStorage]:
-    """The dearest first. `ours`: what we made and take care of ourselves: snapshots of disks that have moved to another
-    volume since, and the volumes they have left."""
+    """The most expensive first. `ours`: objects that our operations manage: snapshots of disks that have moved to
+    another volume, and replaced volumes."""
     reasons = _orphan_reasons(volumes, snapshots, records)
     found = [
         OrphanedStorage(
@@ -317,7 +316,7 @@ def find_orphaned_storage(
         for snapshot in snapshots
         if snapshot.volume_id not in known and snapshot.snapshot_id not in ours
     ]
-    return sorted(found, key=lambda one: (-one.monthly_cost, one.id))
+    return sorted(found, key=lambda each: (-each.monthly_cost, each.id))
 
 
 def _orphan_reasons(

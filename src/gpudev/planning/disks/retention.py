@@ -23,41 +23,41 @@ def prunable(
     now: datetime,
     settings: DiskSettings,
 ) -> list[SnapshotRecord]:
-    """Of one disk's snapshots those that no rule keeps, the oldest first."""
+    """One disk's snapshots that no rule keeps, oldest first."""
     completed = sorted(
-        (one for one in snapshots if one.status is SnapshotStatus.COMPLETED), key=lambda one: one.created_at
+        (each for each in snapshots if each.status is SnapshotStatus.COMPLETED), key=lambda each: each.created_at
     )
-    automatic = [one for one in completed if one.why is not SnapshotReason.ASKED]
-    whole = [one for one in completed if one.lacks is None]
-    kept = {one.snapshot_id for one in (*completed[-1:], *whole[-1:])}
-    kept |= {one.snapshot_id for one in automatic[max(0, len(automatic) - settings.keep_last) :]}
-    kept |= {one.snapshot_id for one in _last_of_each_day(automatic, now, settings.keep_daily_days)}
+    automatic = [each for each in completed if each.why is not SnapshotReason.ASKED]
+    whole = [each for each in completed if each.lacks is None]
+    kept = {each.snapshot_id for each in (*completed[-1:], *whole[-1:])}
+    kept |= {each.snapshot_id for each in automatic[max(0, len(automatic) - settings.keep_last) :]}
+    kept |= {each.snapshot_id for each in _last_of_each_day(automatic, now, settings.keep_daily_days)}
     kept |= {
-        one.snapshot_id
-        for one in completed
-        if one.why is SnapshotReason.ASKED and one.created_at > now - settings.keep_asked
+        each.snapshot_id
+        for each in completed
+        if each.why is SnapshotReason.ASKED and each.created_at > now - settings.keep_asked
     }
-    old = [one for one in completed if one.snapshot_id not in kept]
-    # What failed holds nothing, but the cloud may still keep and bill something by that id.
-    failed = [one for one in snapshots if one.status is SnapshotStatus.FAILED and one.cloud_id is not None]
-    return [one for one in (*failed, *old) if one.snapshot_id not in protected]
+    old = [each for each in completed if each.snapshot_id not in kept]
+    # A failed snapshot holds nothing, but the cloud may still store and bill it.
+    failed = [each for each in snapshots if each.status is SnapshotStatus.FAILED and each.cloud_id is not None]
+    return [each for each in (*failed, *old) if each.snapshot_id not in protected]
 
 
 def needed_snapshots(facts: UserDisks) -> set[RecordedSnapshotId]:
-    """Snapshots that a disk, a volume on its way out or an operation under way needs."""
+    """Snapshots that a disk, a retired volume or a running operation needs."""
     needed = {disk.saved_as for disk in facts.disks.values()}
     needed |= {volume.saved_in for volume in facts.volumes if volume.status is VolumeStatus.RETIRED}
     needed |= {volume.from_snapshot for volume in facts.volumes if volume.status is VolumeStatus.MAKING}
     needed |= {operation.snapshot_id for operation in facts.unfinished}
     under_way = {operation.operation_id for operation in facts.unfinished}
-    needed |= {one.snapshot_id for one in facts.snapshots if one.operation_id in under_way}
-    return {one for one in needed if one is not None}
+    needed |= {each.snapshot_id for each in facts.snapshots if each.operation_id in under_way}
+    return {each for each in needed if each is not None}
 
 
 def _last_of_each_day(snapshots: Iterable[SnapshotRecord], now: datetime, days: int) -> Iterable[SnapshotRecord]:
     """The last one of each day."""
     by_day: dict[date, SnapshotRecord] = {}
-    for one in snapshots:
-        if one.created_at > now - timedelta(days=days):
-            by_day[one.created_at.date()] = one
+    for each in snapshots:
+        if each.created_at > now - timedelta(days=days):
+            by_day[each.created_at.date()] = each
     return by_day.values()

@@ -15,12 +15,12 @@ GIVE_UP_AFTER = timedelta(days=1)
 _FIRST_PAUSE = timedelta(seconds=30)
 _LONGEST_PAUSE = timedelta(hours=1)
 _LONGEST_REASON = 300
-_OCCASIONS = {kind: occasion for occasion, kinds in HISTORY_KINDS.items() for kind in kinds}
+_NOTIFICATION_KINDS = {kind: notification_kind for notification_kind, kinds in HISTORY_KINDS.items() for kind in kinds}
 
 
 def compose_notification(event: ReservationEvent, reservation: Reservation, now: datetime) -> Notification | None:
     """None: no longer true, or this kind of event is not sent."""
-    match _OCCASIONS.get(event.kind):
+    match _NOTIFICATION_KINDS.get(event.kind):
         case NotificationKind.READY:
             return _ready(reservation)
         case NotificationKind.WARNING:

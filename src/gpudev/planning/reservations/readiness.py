@@ -90,10 +90,10 @@ def _while_preparing(
     if server is None or server.phase is ServerPhase.DEAD:
         return _launch_if_due(reservation, now, deadline, restart=False)
     if server.step is not None and server.step != reservation.step:
-        hears_later = postponed_until(reservation, timing)
-        if hears_later is None or hears_later <= now:
+        postponed = postponed_until(reservation, timing)
+        if postponed is None or postponed <= now:
             return Progress(server.step)
-        return NoChange(min(deadline, hears_later))
+        return NoChange(min(deadline, postponed))
     return NoChange(deadline)
 
 
@@ -113,8 +113,8 @@ def _while_active(reservation: Reservation, server: ServerState | None, now: dat
         case ServerPhase.STARTING:
             return NoChange(None)
         case ServerPhase.READY:
-            back_as_it_was = server.connection == reservation.connection and reservation.step is None
-            if server.connection is None or back_as_it_was:
+            is_unchanged = server.connection == reservation.connection and reservation.step is None
+            if server.connection is None or is_unchanged:
                 return NoChange(None)
             return Reconnect(server.connection)
         case ServerPhase.DEAD:

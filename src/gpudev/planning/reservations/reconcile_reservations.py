@@ -176,9 +176,9 @@ def _decide_server(
             decisions.launches.append(reservation)
         case NoChange(next_at):
             decisions.recheck_at(next_at)
-            told = decide_personalization(reservation, state.servers.get(reservation.reservation_id))
-            if told is not None:
-                decisions.changes.append(told)
+            change = decide_personalization(reservation, state.servers.get(reservation.reservation_id))
+            if change is not None:
+                decisions.changes.append(change)
         case other:
             assert_never(other)
 

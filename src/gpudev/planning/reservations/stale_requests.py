@@ -57,10 +57,10 @@ def decide_max_wait(reservations: Sequence[Reservation], now: datetime) -> Decis
 
 def without_given_up(reservations: Sequence[Reservation], given_up: Decisions) -> Sequence[Reservation]:
     """Without those cancelled in this cycle, except those that still hold an allocation."""
-    gone = {change.reservation_id for change in given_up.changes}
-    if not gone:
+    cancelled = {change.reservation_id for change in given_up.changes}
+    if not cancelled:
         return reservations
-    return [row for row in reservations if row.reservation_id not in gone or row.shares]
+    return [row for row in reservations if row.reservation_id not in cancelled or row.shares]
 
 
 def _unexamined_since(row: Reservation, records: PlanningRecords, working_since: datetime) -> datetime:
