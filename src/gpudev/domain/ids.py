@@ -44,7 +44,7 @@ def parse_id_prefix(text: str, field: str, what: str = "id") -> str:
 def ambiguous_id_error(text: str, candidates: Sequence[UUID]) -> AmbiguousId:
     """Lists the candidates with enough digits to distinguish them: eight are unique among the unreleased only."""
     shown = candidates[:MAX_CANDIDATES]
-    shorts = [short_id(one) for one in shown]
+    shorts = [short_id(each) for each in shown]
     if len(set(shorts)) < len(shorts):
-        shorts = [str(one) for one in shown]
+        shorts = [str(each) for each in shown]
     return AmbiguousId(f"{text!r} could be {' or '.join(shorts)}; give more digits")

@@ -102,21 +102,26 @@ def _state_metrics(system: SystemState) -> Iterator[Metric]:
 
 
 def _gpu_type_metrics(types: tuple[GpuTypeState, ...]) -> Iterator[Metric]:
-    one = ["gpu_type"]
+    label_names = ["gpu_type"]
     yield _labelled_gauge(
         "gpudev_reservations",
         "Reservations that are not released",
         ["gpu_type", "status"],
         {(each.gpu_type, status): n for each in types for status, n in each.by_status.items()},
     )
-    yield _labelled_gauge("gpudev_queue_length", "Queued requests", one, {(e.gpu_type,): e.queue_length for e in types})
     yield _labelled_gauge(
-        "gpudev_queue_gpus", "GPUs that queued requests ask for", one, {(e.gpu_type,): e.queue_units for e in types}
+        "gpudev_queue_length", "Queued requests", label_names, {(e.gpu_type,): e.queue_length for e in types}
+    )
+    yield _labelled_gauge(
+        "gpudev_queue_gpus",
+        "GPUs that queued requests ask for",
+        label_names,
+        {(e.gpu_type,): e.queue_units for e in types},
     )
     yield _labelled_gauge(
         "gpudev_queue_oldest_wait_seconds",
         "Wait of the longest waiting request",
-        one,
+        label_names,
         {(each.gpu_type,): each.oldest_wait_seconds for each in types},
     )
     states = ("used", "idle", "unavailable")
@@ -127,7 +132,7 @@ def _gpu_type_metrics(types: tuple[GpuTypeState, ...]) -> Iterator[Metric]:
         {(each.gpu_type, state): getattr(each, state) for each in types for state in states},
     )
     yield _labelled_gauge(
-        "gpudev_gpus_capacity", "GPUs in total", one, {(each.gpu_type,): each.capacity for each in types}
+        "gpudev_gpus_capacity", "GPUs in total", label_names, {(each.gpu_type,): each.capacity for each in types}
     )
     yield _labelled_gauge(
         "gpudev_nodes",
@@ -138,24 +143,27 @@ def _gpu_type_metrics(types: tuple[GpuTypeState, ...]) -> Iterator[Metric]:
     yield _labelled_gauge(
         "gpudev_availability_age_seconds",
         "Age of the recorded availability",
-        one,
+        label_names,
         {(e.gpu_type,): e.availability_age_seconds for e in types if e.availability_age_seconds is not None},
     )
 
 
 def _queue_metrics(queues: tuple[MessageQueueState, ...]) -> Iterator[Metric]:
-    one = ["queue"]
+    label_names = ["queue"]
     yield _labelled_gauge(
-        "gpudev_queue_messages", "Waiting messages", one, {(each.queue,): each.messages for each in queues}
+        "gpudev_queue_messages", "Waiting messages", label_names, {(each.queue,): each.messages for each in queues}
     )
     yield _labelled_gauge(
         "gpudev_queue_oldest_message_seconds",
         "Age of the oldest waiting message",
-        one,
+        label_names,
         {(each.queue,): each.oldest_seconds for each in queues},
     )
     yield _labelled_gauge(
-        "gpudev_dead_letters", "Messages that failed too often", one, {(e.queue,): e.dead_letters for e in queues}
+        "gpudev_dead_letters",
+        "Messages that failed too often",
+        label_names,
+        {(e.queue,): e.dead_letters for e in queues},
     )
 
 

@@ -15,22 +15,22 @@ _Proof_contra = TypeVar("_Proof_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody whom an identity provider has just vouched for."""
+    """A person just identified by an identity provider."""
 
     username: str
     provider: str
-    """Which kind of provider: "aws", "oidc", "invitation"."""
+    """The kind of provider: "aws", "oidc", "invitation"."""
     subject: str
-    """The provider's own lasting name for them (account and role session, issuer and subject). A user name that is
-    bound to one subject is never given to another."""
+    """The provider's permanent id (account and role session, issuer and subject). A user name bound to one subject is
+    never given to another."""
     email: str | None = None
     role: Role | None = None
-    """What the provider's groups say. None: it does not say; what is recorded here stands."""
+    """The role from the provider's groups. None: not stated; the recorded role stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request to AWS as its sender signed it: a stranger's words, until they are checked."""
+    """A signed request to AWS, as the client sent it. Untrusted until checked."""
 
     method: str
     url: str
@@ -39,24 +39,24 @@ class SignedRequest:
 
 
 class IdentityProvider(Protocol[_Proof_contra]):
-    """Turns what a stranger brings along (a signed request, a token) into a person."""
+    """Turns a proof (a signed request, a token) into a person."""
 
     async def identify(self, proof: _Proof_contra) -> Person:
-        """Raises Unauthenticated when nothing is proven, Forbidden when somebody is proven who may not come in,
-        Unavailable when the provider does not answer."""
+        """Raises Unauthenticated for an invalid proof, Forbidden for a person who may not log in, Unavailable if the
+        provider does not answer."""
         ...
 
 
 class AccountStore(Protocol):
     async def enrol(self, person: Person, *, came_from: str | None, now: datetime) -> User:
-        """The user this person is: the one bound to their subject, else a new one. Their role is set to what the
-        provider says, if it says one; only the last active admin stays one whatever it says. Raises Forbidden
-        when the user is disabled, or when the name (in whatever case) is somebody else's."""
+        """The user bound to this person's subject, else a new one. The provider's role is applied, if it states one;
+        the last active admin keeps the role. Raises Forbidden if the user is disabled, or if the name (in any case)
+        belongs to another subject."""
         ...
 
     async def expect_login(self, username: str, provider: str) -> None:
-        """Let whom this provider next calls by this name become this user, who was made here. NotFound when there is
-        no such user, Conflict when it is bound to somebody already."""
+        """Binds this existing user to the next person whom the provider identifies by this name. Raises NotFound for an
+        unknown user, Conflict if the user is bound already."""
         ...
 
 
@@ -67,14 +67,14 @@ class Nonce:
 
 
 class NonceStore(Protocol):
-    """Nonces that are good once, however many API processes there are."""
+    """Single-use nonces, shared by all API processes."""
 
     async def issue(self, ttl: timedelta, *, now: datetime) -> Nonce:
-        """Raises LimitReached while too many are unspent."""
+        """Raises LimitReached if too many are unspent."""
         ...
 
     async def spend(self, value: str, *, now: datetime) -> bool:
-        """Whether it was one of ours, unspent and in time. It is none any more."""
+        """Spends it. False: not one of ours, spent already, or expired."""
         ...
 
 
@@ -86,46 +86,46 @@ class KeyAuthenticator(Protocol):
 
 class PublicKeySource(Protocol):
     async def public_keys(self, github_user: str) -> Sequence[str]:
-        """The keys GitHub publishes for a user. Raises Invalid when there are none, Unavailable when GitHub
-        does not answer."""
+        """The keys that GitHub lists for a user. Raises Invalid if there are none, Unavailable if GitHub does not
+        answer."""
         ...
 
 
-# Invitations, and ID tokens that were used.
+# Invitations, and used ID tokens.
 
 
 INVITATION_PROVIDER = "invitation"
-"""The provider of people who came by an invitation."""
+"""The provider name of invited users."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewInvitation:
     invitation: Invitation
     secret: str
-    """Shown once: only its hash is kept."""
+    """Shown once: only its hash is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdToken:
-    """An ID token as a client brings it: a stranger's words, until they are checked."""
+    """An ID token as the client sent it. Untrusted until checked."""
 
     token: str
     nonce: str | None
-    """What it must answer to, where its login sent one."""
+    """The nonce it must contain, if the login sent one."""
 
 
 class InvitationStore(Protocol):
     async def invite(self, username: str, role: Role | None, ttl: timedelta, *, now: datetime) -> NewInvitation:
-        """For somebody new, or for a user who was made here or invited before, in place of whatever invitation is still
-        open for them. Conflict for a user who logs in another way or is disabled."""
+        """For a new person, or for a user who was created here or invited before; replaces an open invitation. Raises
+        Conflict for a user who logs in another way or is disabled."""
         ...
 
     async def accept(self, secret: str, *, now: datetime) -> Invitation | None:
-        """The invitation, which is used up from now on. None: there is none, or none any more."""
+        """Uses the invitation up. None: unknown, used, revoked or expired."""
         ...
 
     async def revoke(self, username: str, *, now: datetime) -> int:
-        """All open ones for this name; answers how many. NotFound when there is none."""
+        """Revokes all open ones of this name; returns the number. Raises NotFound if there are none."""
         ...
 
     async def list_invitations(self) -> list[Invitation]: ...
@@ -133,7 +133,7 @@ class InvitationStore(Protocol):
 
 class UsedTokens(Protocol):
     async def use_token(self, digest: bytes, until: datetime, *, now: datetime) -> bool:
-        """Note that it was used; it need not be remembered after `until`. False: it had been used before."""
+        """Records its use; it may be forgotten after `until`. False: used before."""
         ...
 
 
@@ -151,24 +151,24 @@ class KeyRecord:
     """To the minute."""
     description: str
     usable: bool
-    """Neither revoked nor past its end, and its user is active."""
+    """Neither revoked nor expired, and its user is active."""
 
 
 class UserAdministration(Protocol):
-    """Each raises NotFound when there is no such user or key, and Conflict for what would leave no active admin."""
+    """All raise NotFound for an unknown user or key, and Conflict for a change that would leave no active admin."""
 
     async def set_active(self, username: str, active: bool) -> User:
-        """Disabling revokes all keys of the user: enabling them again gives none of these back."""
+        """Disabling revokes all keys of the user; enabling does not restore them."""
         ...
 
     async def set_role(self, username: str, role: Role) -> User: ...
 
     async def list_keys(self, username: str | None = None, *, ended: bool = False) -> list[KeyRecord]:
-        """The newest first; with `ended`, also those that can no longer be used."""
+        """Newest first. `ended`: also those that can no longer be used."""
         ...
 
     async def revoke_key(self, key_id: int) -> KeyRecord:
-        """Revoking twice is fine."""
+        """Idempotent."""
         ...
 
 
@@ -185,7 +185,7 @@ class AuditEntry:
     action: str
     """An endpoint ("POST /v1/jobs/{job_id}/cancel") or an operator's command ("keys revoke")."""
     outcome: str
-    """ "ok", or the code of the problem that was answered."""
+    """ "ok", or the error code of the response."""
     username: str | None = None
     key_prefix: str | None = None
     target: str | None = None
@@ -193,12 +193,12 @@ class AuditEntry:
     status: int | None = None
     request_id: str | None = None
     entry_id: int = 0
-    """Given by the log; 0: not written yet."""
+    """Assigned by the log. 0: not written yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """None: any. Parts of `action` and `target` will do."""
+    """None: any. `action` and `target` match substrings."""
 
     username: str | None = None
     action: str | None = None
@@ -207,7 +207,7 @@ class AuditQuery:
     outcome: str | None = None
     since: datetime | None = None
     after: int = 0
-    """Only entries with a greater entry_id: for whoever follows."""
+    """Only entries with a greater entry_id (for following the log)."""
     limit: int = 100
 
 
@@ -215,13 +215,12 @@ class AuditLog(Protocol):
     async def append(self, entries: Sequence[AuditEntry]) -> None: ...
 
     async def find_entries(self, query: AuditQuery) -> list[AuditEntry]:
-        """The newest `limit` of them, the oldest of these first."""
+        """The newest `limit` entries, in ascending order."""
         ...
 
 
 def sanitize_text(text: str, max_length: int = 200) -> str:
-    """Text from outside as it may stand in a log: one line, nothing that moves a cursor or hides what follows, and no
-    API key that somebody put in the wrong place."""
+    """External text for a log: one line, no control characters, no API keys."""
     kept = redact_keys(text[: 2 * max_length])
     shown = "".join(
         c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in kept[: max_length + 1]
@@ -230,7 +229,7 @@ def sanitize_text(text: str, max_length: int = 200) -> str:
 
 
 def redact_keys(text: str) -> str:
-    """Of every API key, and of every token for a session, only what lists of keys show of it, too."""
+    """Shortens API keys and session tokens to the prefix that key lists show."""
     return _KEY_PATTERN.sub(lambda found: found[0][:_KEY_PREFIX_LENGTH] + "…", text) if "gpudev" in text else text
 
 
@@ -242,34 +241,33 @@ class UserStore(Protocol):
     async def list_users(self) -> list[User]: ...
 
     async def set_weight(self, username: str, weight: float) -> None:
-        """For fair share. NotFound when there is no such user."""
+        """For fair share. Raises NotFound."""
         ...
 
     async def usage(self, now: datetime, half_life: timedelta) -> dict[UserId, FairShareUsage]:
-        """Of every active user, from what has ended; what ended one half-life ago counts half."""
+        """By active user, from ended reservations; use one half-life ago counts half."""
         ...
 
     async def issue_key(self, user_id: UserId, ttl: timedelta | None, description: str) -> IssuedKey:
-        """Raises Forbidden for a user who is disabled."""
+        """Raises Forbidden for a disabled user."""
         ...
 
     async def find_key(self, secret: str) -> ApiKey | None:
-        """The key if it may be used now: active, not past its end, its user active."""
+        """The key, if it is active, not expired, and its user active."""
         ...
 
     async def rotate_key(self, key_id: int, ttl: timedelta | None) -> IssuedKey:
-        """Issue a new key and revoke this one, in one transaction. The key of somebody whom a provider vouched for
-        is replaced by one that ends when it would have ended."""
+        """Issues a new key and revokes this one, in one transaction. A key from a login keeps its expiry."""
         ...
 
     async def revoke_key(self, key_id: int) -> bool:
-        """Whether it was still in use until now."""
+        """Whether it was active before."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AccessChange:
-    """A key, or all keys of a user, may mean something else from now on. Both None: any key may."""
+    """A key, or all keys of a user, may have changed. Both None: any key may have."""
 
     key_id: int | None = None
     user_id: int | None = None
@@ -277,16 +275,16 @@ class AccessChange:
 
 class AccessChanges(Protocol):
     def attach(self, on_change: Callable[[AccessChange], None]) -> None:
-        """Calls `heard` for every change, and with an empty one whenever some may have been missed."""
+        """Calls `on_change` for every change, and with an empty one if some may have been missed."""
         ...
 
     def is_fresh(self) -> bool:
-        """Whether every change that is older than a second has been heard. Asking keeps it so."""
+        """Whether all changes older than a second have been received. Calling it keeps the subscription active."""
         ...
 
 
 class NoAccessChanges:
-    """Nothing is ever heard: whoever remembers keys must ask again every second."""
+    """No notifications: caches of keys must be refreshed every second."""
 
     def attach(self, on_change: Callable[[AccessChange], None]) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Time, injected: deciders take `now`, actors ask their clock, tests move it."""
+"""Injected time: deciders take `now`, actors read their clock, tests move it."""
 
 from datetime import UTC, datetime
 from typing import Protocol

@@ -7,22 +7,22 @@ from enum import StrEnum
 from typing import Protocol
 
 OWNER_TAG = "gpu-dev-user"
-"""Whose volume it is, by name. GCP has labels instead of tags, under the same name."""
+"""The owner's user name. On GCP a label of the same name."""
 DISK_NAME_TAGS = ("disk-name", "disk_name")
 DISK_ID_TAG = "gpu-dev-disk-id"
-"""Our own id of the disk. Volumes made elsewhere may lack it."""
+"""Our id of the disk. Volumes created by other tools may lack it."""
 RECORDED_TAG = "gpu-dev-snapshot-id"
-"""On every snapshot we make: the id under which it is recorded. A copy that a scanner made may carry it too, so only
-what is recorded with the cloud's own id counts."""
+"""On every snapshot of ours: the id of its record. A scanner's copy may carry it too, so only snapshots recorded with
+the cloud's own id count."""
 ENVIRONMENT_TAG = "gpu-dev-environment"
-"""Whose it is where one account has several environments: the prefix of their groups' names. None: everybody's."""
+"""The environment, if several share one account: the prefix of its node groups. None: shared by all."""
 TOKEN_TAG = "gpu-dev-token"
-"""On everything we make: the token of its creation, by which it is found again when the answer was lost."""
+"""On everything we create: the idempotency token, by which it is found if the answer was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are started and stopped together (an Auto Scaling Group, a managed instance group)."""
+    """Nodes that scale together (an Auto Scaling Group, a managed instance group)."""
 
     name: str
     desired: int
@@ -36,10 +36,10 @@ class Volume:
     created_at: datetime
     zone: str | None
     attached_to: tuple[str, ...] = ()
-    """Machines, by the cloud's names. Empty: nobody has it."""
+    """Machines, by the cloud's names. Empty: detached."""
     tags: Mapping[str, str] = field(default_factory=dict)
     busy_reason: str | None = None
-    """Why nobody can write to it now, in words: a cloud says that it has failed; a folder is still being copied."""
+    """Why it cannot be used now, for people: it has failed, or a folder is still being copied. None: usable."""
 
     @property
     def owner(self) -> str | None:
@@ -65,14 +65,14 @@ class Snapshot:
     size_gb: int
     tags: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
-    """Why it failed, where that is known."""
+    """Why it failed, if known."""
     lacks: str | None = None
-    """What was on the volume and is not in it, in words. Clouds take all of a volume; of a folder, what can be read."""
+    """What is missing from it, for people. Clouds copy whole volumes; of a folder, only readable files are copied."""
 
 
 class CloudView(Protocol):
-    """What can be seen. All calls raise `Unavailable` when the cloud cannot be asked or answers incompletely (after
-    the adapter's own retries), and `ClusterError` when it refuses (no permission, with the action's name)."""
+    """Read access. All calls raise `Unavailable` if the cloud does not answer or answers incompletely (after the
+    adapter's own retries), and `ClusterError` if it rejects the call (no permission, with the action's name)."""
 
     @property
     def name(self) -> str:
@@ -84,30 +84,30 @@ class CloudView(Protocol):
     async def close(self) -> None: ...
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]:
-        """All whose name begins so, by name."""
+        """All with this prefix, by name."""
         ...
 
     async def volumes(self) -> list[Volume]:
-        """All that carry the owner's tag, the oldest first."""
+        """All with the owner tag, oldest first."""
         ...
 
     async def snapshots(self) -> list[Snapshot]:
-        """All of our own account that carry the owner's tag or belong to a volume of `volumes`, the oldest first."""
+        """All of our account with the owner tag or of a volume in `volumes`, oldest first."""
         ...
 
 
 class CloudDisks(Protocol):
-    """What can be done to volumes and snapshots. Every call may be repeated: creating with the same token gives the
-    same thing again, also when the answer to the first call was lost; removing what is gone succeeds."""
+    """Changes of volumes and snapshots. All calls are idempotent: creating with the same token returns the same object,
+    also if the first answer was lost; removing a missing object succeeds."""
 
     async def find_volume(self, volume_id: str) -> Volume | None:
-        """None: the cloud says definitely that there is none."""
+        """None: it definitely does not exist."""
         ...
 
     async def ensure_volume(
         self, token: str, *, size_gb: int, zone: str, tags: Mapping[str, str], from_snapshot: str | None = None
     ) -> Volume:
-        """`token` (a uuid's text) names this one creation; it is looked for by its tag before anything is made."""
+        """`token` (a UUID) identifies this creation; an existing volume with its tag is returned."""
         ...
 
     async def grow_volume(self, volume_id: str, size_gb: int) -> Volume: ...
@@ -117,7 +117,7 @@ class CloudDisks(Protocol):
     async def find_snapshot(self, snapshot_id: str) -> Snapshot | None: ...
 
     async def ensure_snapshot(self, token: str, volume_id: str, tags: Mapping[str, str]) -> Snapshot:
-        """Begins one; `find_snapshot` tells when it is complete."""
+        """Begins a snapshot; `find_snapshot` shows when it is complete."""
         ...
 
     async def remove_volume(self, volume_id: str) -> None: ...
@@ -126,46 +126,46 @@ class CloudDisks(Protocol):
 
 
 class Cloud(CloudView, CloudDisks, Protocol):
-    """Both."""
+    """Read and write access."""
 
 
 # Node groups and machine refresh.
 #
-# This port knows no reservations: the caller has made sure that the machines are empty.
+# This port knows nothing about reservations: the caller ensures that the machines are empty.
 
 
 class RefreshState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """Or it was called off: not all machines are new."""
+    """Or cancelled: not all machines are new."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRefresh:
-    """One replacement of all machines of a group, old ones by new ones of its present template."""
+    """One replacement of all machines of a group by new ones from its current template."""
 
     refresh_id: str
     state: RefreshState
     percent: int
     detail: str
-    """The cloud's own words for how it stands."""
+    """The cloud's own status text."""
 
 
 class NodeGroups(Protocol):
-    """All calls raise `Unavailable` when the cloud cannot be asked, and `ClusterError` when it refuses."""
+    """All calls raise `Unavailable` if the cloud does not answer, and `ClusterError` if it rejects the call."""
 
     async def node_groups(self, prefix: str) -> list[NodeGroup]: ...
 
     async def machines(self, group: str) -> Sequence[str]:
-        """By the cloud's own names. NotFound: there is no such group."""
+        """By the cloud's own names. Raises NotFound for an unknown group."""
         ...
 
     async def last_refresh(self, group: str) -> MachineRefresh | None:
-        """The latest there was. None: none is known. (The cloud forgets them after some weeks.)"""
+        """The latest one. None: none known (clouds forget them after some weeks)."""
         ...
 
     async def ensure_refresh(self, group: str, *, keep_percent: int, warmup_seconds: int) -> MachineRefresh:
-        """Begins one, unless one is under way: then that one. So many of its machines stay in service throughout; a
-        new one counts after its warm-up."""
+        """Begins a refresh, or returns the running one. `keep_percent` of the machines stay in service; a new machine
+        counts after its warm-up."""
         ...

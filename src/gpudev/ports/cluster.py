@@ -1,4 +1,4 @@
-"""Where dev servers run, its nodes and machines, and what is published of them."""
+"""The cluster that runs dev servers, its nodes and machines, and the stores of published nodes and availability."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from gpudev.ports.leases import Lease
 
 @dataclass(frozen=True, slots=True)
 class HomeVolume:
-    """The cloud's volume that a disk's files are on right now. It changes when a disk is restored or moved."""
+    """The cloud volume that currently has a disk's files. It changes when a disk is restored or moved."""
 
     volume_id: str
     size_gb: int
@@ -26,7 +26,7 @@ class HomeVolume:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """Everything needed to start a dev server. All of it is data; none of it ever becomes script text."""
+    """Everything needed to start a dev server. Its values never become script text."""
 
     reservation_id: ReservationId
     pod_name: str
@@ -37,59 +37,58 @@ class ServerSpec:
     shares: tuple[NodeShare, ...]
     ssh_public_keys: tuple[str, ...]
     disk_id: DiskId | None
-    """The owner's disk that becomes /home/dev; None: scratch that ends with the reservation."""
+    """The disk mounted at /home/dev. None: scratch space."""
     disk_name: str | None
     image: str | None = None
     name: str | None = None
     expires_at: datetime | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the owner wants to find there, secrets among it. What the system says wins."""
+    """The owner's variables, possibly secrets. The system's own variables take precedence."""
     dotfiles: str | None = field(default=None, repr=False)
-    """The owner's git repository, cloned and installed by the dev server's user once it is ready."""
+    """The owner's git repository, cloned and installed by the dev server's user after the start."""
     startup_script: str | None = field(default=None, repr=False)
-    """The owner's program, run after that."""
+    """The owner's start-up script, run after that."""
     volume: HomeVolume | None = None
-    """Of the disk, made ready before anything starts."""
+    """The disk's volume, made ready before the launch."""
     jupyter: JupyterSpec | None = field(default=None, repr=False)
-    """None: Jupyter does not run there."""
+    """None: no Jupyter."""
 
 
 class ServerPhase(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DEAD = "dead"
-    """It ran and is no more (or can never run); `reason` says why."""
+    """It has ended (or can never run); see `reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A dev server (all members of a gang together) as last seen."""
+    """A dev server (all members of a gang together) as last observed."""
 
     reservation_id: ReservationId
     phase: ServerPhase
     step: str | None = None
-    """While starting: what is going on, in words ("starting the ssh server")."""
+    """While starting: the current step, for people ("starting the ssh server")."""
     reason: str | None = None
-    """When dead: why, in words, with the last log lines."""
+    """When dead: the cause, for people, with the last log lines."""
     connection: SshEndpoint | None = None
     """When ready."""
     is_restartable: bool = False
-    """Dead, and it died while nobody watched (reboot, control plane down): it may be started again."""
+    """Dead, and it died unobserved (reboot, control plane down): it may be started again."""
     rejection: str | None = None
-    """Why the place it was given does not take it: so far while starting, for good when dead. It never ran there."""
+    """Why its placement was rejected: while starting so far, when dead finally. It never ran there."""
     node_shares: tuple[NodeShare, ...] = ()
-    """What it takes of which nodes right now, where that can be seen. A reservation's row says the same; one without a
-    row (an orphan) uses this until it is gone."""
+    """The units it uses by node, if visible. Needed for orphans, which have no row."""
     setup_outcome: str | None = None
-    """When ready: what became of the owner's own set-up (dotfiles, start-up script), in words that hold nothing of it;
-    None: there is none, it goes on, or nobody knows."""
+    """When ready: the result of the personalization, for people, without its contents. None: none, still running, or
+    unknown."""
     command_exit: CommandExit | None = None
-    """When dead: the command it was reserved for has ended, and it ended itself with it; nothing went wrong."""
+    """When dead: its detached command has exited, and the dev server with it. Not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A complete view, true at `at`. What is not in it does not exist; an incomplete view is never returned."""
+    """A complete observation at time `at`. What is not in it does not exist; an incomplete one is never returned."""
 
     at: datetime
     nodes: tuple[Node, ...]
@@ -97,60 +96,60 @@ class ClusterState:
 
 
 class Cluster(Protocol):
-    """All calls may be repeated and raise `Unavailable` when the cluster cannot be reached,
-    `ClusterError` when it refuses."""
+    """All calls are idempotent. They raise `Unavailable` if the cluster cannot be reached, `ClusterError` if it rejects
+    the call."""
 
     @property
     def isolation(self) -> str:
-        """One sentence for people: what keeps dev servers apart here."""
+        """One sentence for people: how dev servers are isolated from each other here."""
         ...
 
     async def start(self) -> None: ...
 
     async def close(self) -> None:
-        """Let go of the cluster; dev servers go on."""
+        """Closes connections; dev servers keep running."""
         ...
 
     async def observe(self) -> ClusterState: ...
 
     def changes(self) -> AsyncIterator[None]:
-        """Yields whenever `look` would now answer differently. May yield too often, never too rarely
-        (a periodic look catches what was missed)."""
+        """Yields whenever `observe` would return something else. May yield too often, never too rarely (a periodic
+        observation covers lost events)."""
         ...
 
     async def ensure_server(self, spec: ServerSpec) -> None:
-        """Ask for the dev server, all members or none. Returns as soon as it is under way."""
+        """Creates the dev server, all members or none. Does not wait for readiness."""
         ...
 
     async def ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
-        """Take down all that was made for it. True once everything is confirmed gone. `keep_files`: what it left on
-        a disk of ours is put aside, not removed (for one that no record knows)."""
+        """Removes everything created for it. True: confirmed gone. `keep_files`: local files are set aside, not removed
+        (for a dev server that no record knows)."""
         ...
 
     async def home_contents(self, reservation_id: ReservationId) -> Contents | None:
-        """What is in its home at this moment, where nobody but the dev server can tell. None: it cannot be told, or is
-        told by the cloud. Takes seconds at most, and raises nothing: nobody's end waits for this."""
+        """The current contents of its home, if only the dev server can list them. None: unknown, or the cloud lists
+        snapshots. Takes seconds at most and never raises, because teardowns wait for it."""
         ...
 
     async def apply_addons(
         self, reservation_id: ReservationId, ssh_public_keys: tuple[str, ...], jupyter: JupyterSpec | None
     ) -> JupyterStatus | None:
-        """Have a running dev server let in those who have these keys, and nobody else, and run Jupyter or not, within
-        seconds and without a restart. Whoever is let in no longer is sent away. Answers how Jupyter is; None
-        where it is not wanted. Raises Unavailable also when there is no dev server that runs."""
+        """Makes a running dev server accept exactly these keys and run Jupyter or not, within seconds and without a
+        restart. Sessions of removed keys are closed. Returns Jupyter's status; None: disabled. Also raises Unavailable
+        if no dev server runs."""
         ...
 
     async def send_message(self, reservation_id: ReservationId, message: str) -> None:
-        """Show a message in the dev server's open terminals, as well as it can be done."""
+        """Shows a message in the dev server's open terminals (best effort)."""
         ...
 
 
-# Cordons, and messages to the people on cordoned nodes.
+# Cordons, and messages to users on cordoned nodes.
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentNode:
-    """Seen once, and not there now."""
+    """A known node that is not there now."""
 
     name: str
     gpu_type: str
@@ -163,29 +162,28 @@ class CordonReader(Protocol):
 
 class TerminalNotices(Protocol):
     async def take_notices(self) -> Sequence[tuple[ReservationId, str]]:
-        """What is to be shown in whose terminals. Each is given out once."""
+        """Messages for terminals, by reservation. Each is returned once."""
         ...
 
 
 class ProcessorCordons(CordonReader, TerminalNotices, Protocol):
-    """What the processor needs of them."""
+    """The processor's view of cordons."""
 
 
 class CordonStore(CordonReader, Protocol):
-    """The processor hears of every change at once."""
+    """Every change notifies the processor."""
 
     async def cordon(self, node: str, by: str, reason: str, *, now: datetime) -> Cordon:
-        """Again: with the new reason. NotFound for a node that was never seen (one that is away is known
-        for 30 days)."""
+        """Repeated: replaces the reason. Raises NotFound for an unknown node (absent nodes are known for 30 days)."""
         ...
 
     async def uncordon(self, node: str) -> None:
-        """Doing it twice is fine. NotFound for a node that was never seen."""
+        """Idempotent. Raises NotFound for an unknown node."""
         ...
 
     async def has_taken_effect(self, nodes: Sequence[str]) -> bool:
-        """Whether the processor has planned without these since they were closed, so that nobody is about to start
-        there. Nodes that are away do not matter."""
+        """Whether the processor has planned without these nodes since they were closed, so that nothing is about to
+        start there. Absent nodes do not matter."""
         ...
 
     async def list_absent_nodes(self) -> Sequence[AbsentNode]: ...
@@ -198,15 +196,15 @@ class CordonStore(CordonReader, Protocol):
 
 class GpuUsage(Protocol):
     async def find_usage(self, reservation: Reservation) -> Sequence[GpuUse]:
-        """What was last measured, by node and number. Nothing where nobody measures, or nobody could be asked soon
-        enough: it never raises, and hardly waits."""
+        """The last measurements, by node and GPU index. Empty if not measured or not available in time: it never
+        raises, and hardly waits."""
         ...
 
     async def close(self) -> None: ...
 
 
 class NodeStore(Protocol):
-    """Nodes as the processor last saw them, for those who have no cluster at hand (the API)."""
+    """Nodes as the processor last observed them, for services without cluster access (the API)."""
 
     async def publish_nodes(self, lease: Lease, nodes: Sequence[Node], observed_at: datetime) -> None: ...
 
@@ -231,15 +229,15 @@ class AvailabilityRow:
 
 class CatalogueStore(Protocol):
     async def catalogue(self) -> Catalogue:
-        """All types, also those that are not offered: their nodes and reservations are still there."""
+        """All types, including inactive ones: their nodes and reservations still exist."""
         ...
 
     async def update_gpu_type(self, name: str, *, is_active: bool | None, description: str | None) -> GpuType:
-        """None: as it is. Raises NotFound."""
+        """None: unchanged. Raises NotFound."""
         ...
 
     async def save_gpu_types(self, types: Sequence[GpuType]) -> None:
-        """Set the rows of types that the cluster itself describes (one machine)."""
+        """Writes the types that the cluster itself describes (one machine)."""
         ...
 
     async def availability(self) -> list[AvailabilityRow]: ...
@@ -248,20 +246,20 @@ class CatalogueStore(Protocol):
 
 
 class ClusterObserver(Protocol):
-    """One look, for whoever does not stay."""
+    """A single observation, for short-lived commands."""
 
     async def observe(self) -> ClusterState: ...
 
 
 class AvailabilityStore(Protocol):
     async def type_names(self) -> list[str]:
-        """Of all types, also those that are not offered."""
+        """All types, including inactive ones."""
         ...
 
     async def availability(self) -> list[AvailabilityRow]: ...
 
     async def write_if_newer(self, row: AvailabilityRow) -> bool:
-        """False: the row holds facts that were true later than these."""
+        """False: the row has newer facts."""
         ...
 
 
@@ -269,26 +267,26 @@ class AvailabilityStore(Protocol):
 class NodeMachine:
     node: str
     machine: str
-    """The cloud's name of it; empty where the cluster does not know."""
+    """The cloud's name of the machine. Empty: unknown to the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """One of the dev servers' namespace."""
+    """A pod in the dev servers' namespace."""
 
     name: str
     uid: str
 
 
 class ClusterMachines(Protocol):
-    """Raises as above."""
+    """Raises as `Cluster`."""
 
     async def nodes(self) -> Sequence[NodeMachine]: ...
 
     async def pods_on(self, node: str) -> Sequence[NodePod]:
-        """Of the dev servers' namespace, also those that are about to end."""
+        """In the dev servers' namespace, including terminating ones."""
         ...
 
     async def remove_pod(self, pod: NodePod) -> None:
-        """At once, without asking its node: whatever it was doing, it is over for the cluster."""
+        """Force-deletes it, without waiting for its node."""
         ...

@@ -22,12 +22,12 @@ from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.cloud import Volume
 
 Decide = Callable[[UserDisks], OperationChanges | None]
-"""Pure: it is called while all of a user's disks are locked. None: there is nothing to do."""
+"""Pure: called while all of a user's disks are locked. None: nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskMaintenance:
-    """A disk that time may have decided something about."""
+    """A disk that may be due for pruning or purging."""
 
     user_id: UserId
     disk_id: DiskId
@@ -35,7 +35,7 @@ class DiskMaintenance:
 
 @dataclass(frozen=True, slots=True)
 class DiskInUse:
-    """A disk that a dev server has."""
+    """A disk that a dev server uses."""
 
     user_id: UserId
     disk_id: DiskId
@@ -49,12 +49,12 @@ class DiskOverview:
     state: DiskState
     last_used: datetime | None = None
     snapshot_count: int = 0
-    """Of those that can be restored."""
+    """The number of usable snapshots."""
     last_snapshot_at: datetime | None = None
     is_backing_up: bool = False
-    """A snapshot of it is not finished yet."""
+    """A snapshot is not complete yet."""
     latest: Operation | None = None
-    """Under way, or else the last that was asked for."""
+    """The running operation, else the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class DiskEvent:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContents:
-    """What was in a snapshot."""
+    """The contents of a snapshot."""
 
     snapshot_id: RecordedSnapshotId
     as_of: datetime
     contents: Contents
     is_latest: bool = True
-    """False: shown in place of what was last on the disk, which is in a later snapshot that nobody looked into."""
+    """False: an older snapshot, because the latest state is in one that has no listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +85,28 @@ class ContentsTotals:
 
 
 class DiskViews(Protocol):
-    """What only looks at disks."""
+    """Read access to disks."""
 
     async def list_user_disks(self, user_id: UserId) -> list[DiskOverview]:
-        """All that are not purged, the deleted ones too, by name and age."""
+        """All that are not purged, including deleted ones, by name and age."""
         ...
 
     async def find_disk(self, disk_id: DiskId) -> DiskOverview | None:
-        """A purged one, too."""
+        """Including purged ones."""
         ...
 
     async def list_disk_events(self, disk_id: DiskId, limit: int = 100) -> list[DiskEvent]:
-        """What happened to it last, the oldest first."""
+        """The latest events, oldest first."""
         ...
 
     async def find_snapshot_contents(
         self, disk_id: DiskId, snapshot_id: RecordedSnapshotId | None = None
     ) -> SnapshotContents | None:
-        """Of this snapshot; or of the one that holds what is on the disk now, or else of the newest that has one."""
+        """Of this snapshot. None: of the snapshot that equals the disk, else of the newest with a listing."""
         ...
 
     async def load_contents_totals(self, disk_id: DiskId) -> Mapping[RecordedSnapshotId, ContentsTotals]:
-        """Of those of its snapshots that have a listing."""
+        """By snapshot, where there is a listing."""
         ...
 
 
@@ -114,29 +114,29 @@ class DiskOperationStore(Protocol):
     async def accept(
         self, user_id: UserId, decide: Decide, *, now: datetime, by: str, key: str | None = None
     ) -> Operation | None:
-        """Load everything of the user, decide and write, as one: no other request of the user and no submit that
-        claims a disk comes between. The operation's message goes with it. An earlier request of the same user with
-        the same key is answered again, whatever `decide` would say. Raises what `decide` raises."""
+        """Loads the user's disks, decides and writes in one transaction: no other request of the user and no submit
+        that claims a disk comes between. Sends the operation's message. A request with a known key returns the earlier
+        operation, without `decide`. Raises what `decide` raises."""
         ...
 
     async def load_facts(self, operation_id: OperationId) -> OperationFacts | None: ...
 
     async def write_changes(self, changes: OperationChanges, *, now: datetime, by: str) -> Operation:
-        """Raises Stale, having written nothing."""
+        """Raises Stale; then nothing is written."""
         ...
 
     async def due(self, now: datetime, limit: int = 100) -> list[OperationId]:
-        """Those not over that may go on now, by arrival."""
+        """Unfinished operations that may continue now, by arrival."""
         ...
 
     async def next_due(self) -> datetime | None: ...
 
     async def list_pending_snapshots(self, limit: int = 1000) -> list[SnapshotRecord]:
-        """Snapshots that the cloud had not finished when their operation was over."""
+        """Snapshots that were incomplete when their operation ended."""
         ...
 
     async def finish_snapshot(self, record: SnapshotRecord, *, now: datetime, event: str | None = None) -> bool:
-        """What became of such a one, with a line of its disk's history. False: it is no longer pending."""
+        """Records the result of such a snapshot, with a line of history. False: no longer pending."""
         ...
 
     async def list_deleted_before(self, moment: datetime) -> list[DiskMaintenance]:
@@ -148,91 +148,90 @@ class DiskOperationStore(Protocol):
         ...
 
     async def list_without_snapshot_since(self, moment: datetime) -> list[DiskInUse]:
-        """Disks that their dev server has had since before then, of which no snapshot was taken or tried since."""
+        """Disks in use since before then, without a snapshot (or an attempt) since."""
         ...
 
     async def find_operation(self, operation_id: OperationId) -> Operation | None: ...
 
     async def operations(self, disk_id: DiskId, limit: int = 50) -> list[Operation]:
-        """The newest first."""
+        """Newest first."""
         ...
 
     async def snapshots(self, disk_id: DiskId) -> Sequence[SnapshotRecord]:
-        """All that are recorded, the newest first; the removed ones too."""
+        """All recorded ones, including removed ones, newest first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DiskAttachment:
-    """A reservation's disk, and what was last asked for it on the reservation's behalf."""
+    """A reservation's disk, and the last operations requested for the reservation."""
 
     disk: DiskState
     ready_operation: Operation | None = None
-    """The newest that makes it ready."""
+    """The newest make_ready."""
     ready_count: int = 0
-    """How often that was asked for."""
+    """The number of make_ready requests."""
     away_operation: Operation | None = None
-    """The newest that puts it away."""
+    """The newest put_away."""
 
 
 class AttachmentStore(Protocol):
     async def find_attachment(self, disk_id: DiskId, reservation_id: ReservationId) -> DiskAttachment | None: ...
 
     async def write_finished_operation(self, changes: OperationChanges, key: str, *, now: datetime, by: str) -> bool:
-        """An operation that is over as soon as it is asked for, and what it makes of the disk. False, and nothing is
-        written: the disk is no longer as it was read, or something is being done to it."""
+        """Writes a completed operation and the disk's new state. False: nothing was written, because the disk has
+        changed since it was read, or another operation runs."""
         ...
 
 
 class UnlinkedDisks(Protocol):
-    """Disks that are on no volume that was recorded, and never were."""
+    """Disks that never had a recorded volume."""
 
     async def list_unlinked_disks(self) -> list[DiskState]: ...
 
     async def adopt_volume(self, disk: DiskState, volume: Volume, zone: str, *, now: datetime) -> bool:
-        """It is on that volume, and has been all along. False: somebody wrote the disk meanwhile."""
+        """Records the volume as the disk's. False: the disk was changed meanwhile."""
         ...
 
 
 class ContentsStore(Protocol):
-    """Listings of what is in snapshots, kept as long as these are."""
+    """Listings of snapshots, kept as long as the snapshots."""
 
     async def save_contents(self, snapshot_id: RecordedSnapshotId, contents: Contents, *, now: datetime) -> None:
-        """Twice is once."""
+        """Idempotent."""
         ...
 
     async def list_snapshots_without_contents(self, limit: int = 1000) -> list[SnapshotRecord]:
-        """Complete snapshots without one, the newest first."""
+        """Complete snapshots without a listing, newest first."""
         ...
 
     async def save_reported_contents(
         self, reservation_id: ReservationId, disk_id: DiskId, contents: Contents, *, now: datetime
     ) -> None:
-        """What a dev server says is in its home, for the snapshot that is taken when it is gone. Its last word
-        counts."""
+        """A dev server's listing of its home, for the snapshot after the teardown. The last report counts."""
         ...
 
     async def assign_reported_contents(self, *, now: datetime) -> None:
-        """Those snapshots that were taken meanwhile get what was heard for them."""
+        """Assigns reported listings to the snapshots taken since."""
         ...
 
     async def delete_removed_contents(self) -> None:
-        """Those of snapshots that are no more."""
+        """Deletes listings of removed snapshots."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLocation:
-    """Where a disk's volume is."""
+    """The zone of a disk's volume."""
 
     zone: str
     is_saved: bool = False
-    """A finished snapshot holds exactly what is on it, so that it can be made anew in another zone."""
+    """A complete snapshot equals the volume, so it can be created in another zone."""
 
 
 class DiskLocations(Protocol):
     async def find_locations(self, disk_ids: Sequence[DiskId]) -> Mapping[DiskId, DiskLocation]:
-        """Of those that have a volume somewhere."""
+        """Of disks that have a volume."""
         ...
 
 
@@ -252,7 +251,7 @@ class DiskRecord:
     in_use: bool = False
     reservation_id: ReservationId | None = None
     is_held: bool = False
-    """By a reservation that is not over: it may be waiting, being prepared, running or being cleared away."""
+    """Claimed by an unreleased reservation."""
     is_deleted: bool = False
     is_backing_up: bool = False
     snapshot_count: int = 0
@@ -261,11 +260,11 @@ class DiskRecord:
     operation_status: str | None = None
     user_is_active: bool = True
     mark: int = 0
-    """The row's version as it was read; whoever writes it changes it."""
+    """The row's version as read; every write increases it."""
 
     @property
     def is_being_worked_on(self) -> bool:
-        """A status that we do not know is one of somebody at work."""
+        """An unknown status counts as work in progress."""
         return self.operation_id is not None and self.operation_status not in OPERATION_OVER
 
 
@@ -274,7 +273,7 @@ OPERATION_OVER = ("completed", "done", "failed")
 
 @dataclass(frozen=True, slots=True)
 class ImportDisk:
-    """A volume that no record knows. Its owner is made, inactive, where nobody is called so."""
+    """A volume without a record. A missing owner is created as an inactive user."""
 
     username: str
     disk_name: str
@@ -300,21 +299,21 @@ DiskWrite = ImportDisk | UpdateDisk
 class DiskWriteResult:
     done: Sequence[DiskWrite] = ()
     stale: Sequence[DiskWrite] = ()
-    """Somebody else wrote there first; the next pass looks again."""
+    """Changed by another writer meanwhile; the next pass tries again."""
     failed: Sequence[tuple[DiskWrite, str]] = ()
-    """What the database refused, each with why. The others were written all the same."""
+    """Writes that the database rejected, with the reasons. The others were written."""
 
 
 class DiskRecords(Protocol):
     async def list_records(self) -> list[DiskRecord]:
-        """Everybody's, the deleted ones too."""
+        """Of all users, including deleted ones."""
         ...
 
     async def list_owned_ids(self) -> AbstractSet[str]:
-        """By the cloud's ids: recorded snapshots of disks that are not purged, and volumes that others have replaced
-        and that go once what was on them is safe."""
+        """The cloud's ids of recorded snapshots of unpurged disks, and of retired volumes that are removed once their
+        state is saved."""
         ...
 
     async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
-        """Each is written with its history, whole or not at all."""
+        """Each write is atomic and includes its history."""
         ...

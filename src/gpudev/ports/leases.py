@@ -1,4 +1,4 @@
-"""Leases and locks: who may plan, and who runs a reconciler pass."""
+"""Leases and locks: one planner, and one runner per reconciler pass."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to plan. Writes that carry an older epoch change nothing."""
+    """The right to plan. Writes with an older epoch change nothing."""
 
     name: str
     holder: str
@@ -18,14 +18,14 @@ class Lease:
 
 class LeaseStore(Protocol):
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> Lease | None:
-        """Take or keep the lease by the database's clock; None while another's heartbeat is fresh.
-        The epoch goes up whenever the holder changes."""
+        """Takes or renews the lease, by the database's clock. None: another holder's heartbeat is fresh. The epoch
+        increases with every change of holder."""
         ...
 
     async def release(self, lease: Lease) -> None: ...
 
     async def is_held(self, name: str) -> bool:
-        """Whether anybody's heartbeat is fresh."""
+        """Whether any holder's heartbeat is fresh."""
         ...
 
 
@@ -37,5 +37,6 @@ class ReconcilePass(StrEnum):
 
 class ReconcileLocks(Protocol):
     def hold(self, which: ReconcilePass, *, wait: bool) -> AbstractAsyncContextManager[str | None]:
-        """None: it is ours until the end of the block. Otherwise (never when waiting): who is at it, in words."""
+        """Yields None if the lock is ours until the end of the block, else (only without `wait`) a description of the
+        holder."""
         ...

@@ -12,16 +12,15 @@ from gpudev.domain.reservations.reservation import Reservation, ReservationEvent
 class Notifier(Protocol):
     @property
     def targets(self) -> Mapping[str, str]:
-        """Where things can be told: an id that stays the same as long as the address does, and words for the log.
-        Neither holds the address."""
+        """Targets: a stable id, and a description for the log. Neither contains the address."""
         ...
 
     def can_reach(self, target: str, recipient: Recipient) -> bool:
-        """Whether there is an address for this one (somebody without email cannot be mailed)."""
+        """Whether this recipient has an address (a user without email cannot be mailed)."""
         ...
 
     async def send(self, target: str, notification: Notification, recipient: Recipient) -> None:
-        """Raises Unavailable when it was not taken, in words that hold neither the address nor the notice."""
+        """Raises Unavailable if the target did not accept it; the error contains neither the address nor the text."""
         ...
 
     async def close(self) -> None: ...
@@ -32,24 +31,25 @@ class QueuedNotification:
     notification_id: int
     target: str
     attempts: int
-    """This one included."""
+    """Including this one."""
     event: ReservationEvent
     reservation: Reservation
-    """As it is now."""
+    """In its current state."""
     recipient: Recipient
 
 
 class NotificationStore(Protocol):
     async def publish_targets(self, targets: Collection[str], kinds: Sequence[str]) -> None:
-        """From now on events of these kinds are queued for these. What waits for any other is given up."""
+        """From now on, events of these kinds are queued for these targets. Pending ones for other targets are
+        dropped."""
         ...
 
     async def claim(self, now: datetime, lease: timedelta, limit: int) -> list[QueuedNotification]:
-        """Those that are due, the oldest first; nobody else gets them before the lease is over."""
+        """Due ones, oldest first. No other process gets them before the lease ends."""
         ...
 
     async def finish_notification(self, notification_id: int, state: str, error: str | None = None) -> None:
-        """It is over: `sent`, `outdated` or `given_up`."""
+        """`state`: `sent`, `outdated` or `given_up`."""
         ...
 
     async def postpone(self, notification_id: int, until: datetime, error: str) -> None: ...

@@ -19,10 +19,10 @@ class QueueMessage:
 
 
 class PlanView(Protocol):
-    """The queue's plan as the processor last made it, for those who tell people about it."""
+    """The plan as last published by the processor."""
 
     async def refresh(self) -> Mapping[str, QueuePlan]:
-        """By GPU type; cheap while nothing changed."""
+        """By GPU type; cheap if nothing changed."""
         ...
 
 
@@ -31,18 +31,18 @@ class PlanStore(PlanView, Protocol):
 
 
 class EstimateStore(Protocol):
-    """What people were told, and what became of it. The oldest first."""
+    """Recorded estimates and actual starts, oldest first."""
 
     async def list_usage_samples(self, per_type: int) -> list[UsageSample]:
-        """Of those who left last."""
+        """Of the latest ended reservations."""
         ...
 
     async def outcomes(self, per_type: int) -> list[EstimateOutcome]:
-        """Of those who started last."""
+        """Of the latest starts."""
         ...
 
     async def outcomes_since(self, since: datetime) -> list[EstimateOutcome]:
-        """Of those who started since then, and of those who wait still."""
+        """Of starts since then, and of queued requests."""
         ...
 
 
@@ -50,38 +50,38 @@ class MessageQueue(Protocol):
     async def read(self, queue: str, lease_for: timedelta, limit: int) -> list[QueueMessage]: ...
 
     async def fail(self, queue: str, message: QueueMessage, error: str, *, now: datetime) -> bool:
-        """Count a failure: back to the queue with backoff, or, the third time, to the dead-letter queue, when
-        the reservation it is about fails with the reason. True when it was dead-lettered."""
+        """Counts a failure: back to the queue with backoff; the third time to the dead-letter queue, and its
+        reservation fails with the reason. True: dead-lettered."""
         ...
 
     async def acknowledge(self, queue: str, messages: Sequence[int]) -> None:
-        """They have been looked at."""
+        """They have been examined."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningRecords:
-    """How the processor that plans gets on."""
+    """What the planning processor has examined, and when."""
 
     at: datetime | None
-    """When it last looked at the queues, with the cluster in sight. None: never, or nobody plans now."""
+    """When it last examined the queues with a known cluster state. None: never, or no processor plans now."""
     since: datetime | None
-    """Since when it has done so without a long break."""
+    """Since when it has done so without a long gap."""
     by_type: Mapping[str, tuple[datetime, frozenset[int]]] = field(default_factory=dict)
-    """When a type's queue was last looked at, and whom (by seq) that was."""
+    """By type: when its queue was last examined, and up to which seq."""
 
 
 class PlanningRecordStore(Protocol):
     async def record_examined(self, lease: Lease, by_type: Mapping[str, Sequence[int]], now: datetime) -> None:
-        """Whom the holder of the lease has just looked at, with the cluster in sight. Nothing if it is another's."""
+        """What the lease holder has just examined with a known cluster state. No effect with a lost lease."""
         ...
 
     async def load_planning_records(self) -> PlanningRecords: ...
 
     async def load_orphans(self) -> Mapping[ReservationId, datetime]:
-        """Dev servers without a reservation, as runs that do not stay first saw them."""
+        """First observations of orphans, kept for short-lived commands."""
         ...
 
     async def save_orphans(self, first_observed: Mapping[ReservationId, datetime]) -> None:
-        """All there are now; what was known of others is forgotten."""
+        """Replaces all entries."""
         ...

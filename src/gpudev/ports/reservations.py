@@ -17,7 +17,7 @@ from gpudev.ports.leases import Lease
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """`user_id` None: everybody's. Newest first; `before_seq` is the keyset cursor."""
+    """`user_id` None: all users. Newest first; `before_seq` is the keyset cursor."""
 
     user_id: UserId | None
     statuses: tuple[Status, ...] = ()
@@ -30,7 +30,7 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionCount:
-    """How many extensions a GPU type has seen."""
+    """The number of extensions of a GPU type so far."""
 
     gpu_type: str
     count: int
@@ -38,12 +38,12 @@ class ExtensionCount:
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """What one user may have at once. None: no limit."""
+    """Limits of one user. None: no limit."""
 
     max_queued: int | None = None
     max_gpus: int | None = None
     disks: DiskSettings | None = None
-    """Held against a disk that is asked for by name and is not there yet."""
+    """Applied to a named disk that does not exist yet."""
 
 
 NO_LIMITS = UserLimits()
@@ -51,13 +51,13 @@ NO_LIMITS = UserLimits()
 
 @dataclass(frozen=True, slots=True)
 class QueueAhead:
-    """Those who wait for the same type and come before one."""
+    """Queued requests of the same type ahead of one."""
 
     count: int
     unplanned: int
-    """Of these, how many no published plan knows yet."""
+    """Those that no published plan includes yet."""
     unplanned_duration: timedelta
-    """How long those take together, if they go one after the other."""
+    """Their total duration, one after the other."""
 
 
 class ReservationStore(Protocol):
@@ -70,29 +70,29 @@ class ReservationStore(Protocol):
         now: datetime,
         limits: UserLimits = NO_LIMITS,
     ) -> Reservation:
-        """Row, history, disk claim and message in one transaction. The same key and fingerprint give the
-        first answer again; the same key with another fingerprint raises IdempotencyMismatch. DiskHeld names
-        the holder. LimitReached also when two submits at once would go beyond a limit together."""
+        """Row, history, disk claim and message in one transaction. The same key and fingerprint return the first
+        answer; the same key with another fingerprint raises IdempotencyMismatch. DiskHeld names the holder.
+        LimitReached is also raised if two concurrent submits together exceed a limit."""
         ...
 
     async def find_submission(self, user_id: UserId, idempotency_key: str, fingerprint: str) -> Reservation | None:
-        """What this key was answered with; None when it is new. IdempotencyMismatch as with `submit`."""
+        """The reservation of this key. None: a new key. Raises IdempotencyMismatch as `submit`."""
         ...
 
     async def find_reservation(self, reservation_id: ReservationId) -> Reservation | None: ...
 
     async def find_by_prefix(self, prefix: str, user_id: UserId | None, limit: int = 5) -> list[Reservation]:
-        """Those whose id begins so (hex digits, dashes ignored), the unreleased and newest first."""
+        """By id prefix (hex digits without dashes), unreleased first, then newest."""
         ...
 
     async def list_jobs(self, query: JobQuery) -> list[Reservation]: ...
 
     async def unreleased(self, gpu_type: str | None = None) -> list[Reservation]:
-        """Everything that waits, runs, or still holds something, by arrival."""
+        """All unreleased reservations, by arrival."""
         ...
 
-    async def count_ahead(self, reservation: Reservation, planned_seq: int, around: timedelta) -> QueueAhead:
-        """`planned_seq`: the last one that the published plan knows; `around`: what each takes beside its hours."""
+    async def count_ahead(self, reservation: Reservation, planned_seq: int, overhead: timedelta) -> QueueAhead:
+        """`planned_seq`: the last arrival in the published plan; `overhead`: added to each duration."""
         ...
 
     async def apply_change(
@@ -103,12 +103,12 @@ class ReservationStore(Protocol):
         cause: MessageCause | None = None,
         extension_count: ExtensionCount | None = None,
     ) -> Reservation:
-        """One guarded write (a user's act). With a cause, a message goes with it. Raises Stale, also when somebody
-        else of the same type was extended since `extends` was read."""
+        """One guarded write (a user's act). With a cause, a message is sent. Raises Stale, also if another reservation
+        of the type was extended since `extension_count` was read."""
         ...
 
     async def extensions(self, gpu_type: str) -> ExtensionCount:
-        """To be read before the facts that an extension is decided by."""
+        """Read it before the facts from which an extension is decided."""
         ...
 
     async def apply_decisions(
@@ -122,15 +122,15 @@ class ReservationStore(Protocol):
         teardown_margin: timedelta,
         estimates: Sequence[EstimateRecord] = (),
     ) -> frozenset[ReservationId]:
-        """The planning loop's decisions, what it tells people and its acknowledgements, in one transaction.
-        Answers which changes were still true and so took effect. Raises LeaseLost, having changed nothing."""
+        """The planning loop's changes, estimates and acknowledgements, in one transaction. Returns the changes that
+        were not stale. Raises LeaseLost; then nothing is written."""
         ...
 
     async def events(self, reservation_id: ReservationId, after: int = 0) -> list[ReservationEvent]: ...
 
 
 class UnreleasedView(Protocol):
-    """Everything that waits, runs, or still holds something: for whoever looks at all of it often."""
+    """All unreleased reservations, cached for frequent readers."""
 
     async def refresh(self) -> list[Reservation]: ...
 
@@ -140,17 +140,17 @@ class UnreleasedView(Protocol):
 
 class MoveStore(Protocol):
     async def begin_move(self, change: Change, *, now: datetime) -> None:
-        """The guarded end of one that goes on elsewhere; Stale when that is no longer true. From now on what its owner
-        brought, and what was wanted inside, is kept until it has gone on."""
+        """The guarded end of a reservation that moves; raises Stale. Its personalization and addons are kept until the
+        move is finished."""
         ...
 
     async def list_unfinished_moves(self) -> Sequence[ReservationId]:
-        """Those that have left and not gone on, the first to leave first."""
+        """Moves begun and not finished, oldest first."""
         ...
 
     async def finish_move(self, left: ReservationId, change: Change | None, *, now: datetime) -> None:
-        """Hands over, once, what was wanted inside the one that left to the one that `change` tells of it: added users
-        and Jupyter. What it leaves behind is forgotten. None: it goes on as nothing. Stale as above."""
+        """Transfers collaborators and Jupyter to the successor of `change`, once, and deletes what was kept. None: no
+        successor. Raises Stale."""
         ...
 
 
@@ -159,6 +159,6 @@ class MoveStore(Protocol):
 
 class ReservationChanges(Protocol):
     def subscribe(self, reservation_id: ReservationId) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        """Yields after each change of this one, from entering on. Several changes may come as one, and one may be
-        lost with the connection: a wake-up says "look", never what there is to see."""
+        """Yields after each change of this reservation. Several changes may be merged, and one may be lost with the
+        connection: a wake-up means "read again" and carries no data."""
         ...

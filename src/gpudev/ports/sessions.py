@@ -21,64 +21,64 @@ class JupyterSecrets:
 
 @dataclass(frozen=True, slots=True)
 class AddonResult:
-    """What came of making an interior true, for the version of it that was tried."""
+    """The result of applying addons, for the generation that was tried."""
 
     reservation_id: ReservationId
     generation: int
     error: str | None
-    """None: it is true now."""
+    """None: applied."""
     jupyter: JupyterStatus | None
-    """None: not wanted, or not known."""
+    """None: disabled or unknown."""
     due_at: datetime | None
-    """When to look at it again; None: when it is changed."""
+    """When to check again. None: on the next change."""
 
 
 class AddonView(Protocol):
     async def find_addons(self, reservation_id: ReservationId) -> Addons | None:
-        """None: nothing was ever wanted but what was reserved."""
+        """None: never requested."""
         ...
 
 
 class AddonStore(AddonView, Protocol):
-    """For the API. Every change of what is wanted comes with a guarded change of its reservation, in one transaction;
-    Stale when that is no longer true. The processor hears of it at once."""
+    """Used by the API. Each change of the desired state includes a guarded change of the reservation, in one
+    transaction; raises Stale. The processor is notified."""
 
     async def add_users(self, change: Change, users: Sequence[Collaborator], *, now: datetime) -> Addons:
-        """Who is there already is there with these keys. LimitReached for more than MOST_USERS."""
+        """Replaces the keys of existing ones. Raises LimitReached for more than MAX_COLLABORATORS."""
         ...
 
     async def remove_user(self, change: Change, github_user: str, *, now: datetime) -> Addons: ...
 
     async def enable_jupyter(self, change: Change, secrets: JupyterSecrets, *, now: datetime) -> Addons:
-        """Anew, where it is wanted already."""
+        """Again, if it is enabled already."""
         ...
 
     async def disable_jupyter(self, change: Change, *, now: datetime) -> Addons: ...
 
 
 class AddonWork(AddonView, Protocol):
-    """For the processor."""
+    """Used by the processor."""
 
     async def due(self, now: datetime, limit: int) -> Sequence[ReservationId]:
-        """Of active reservations, the longest due first."""
+        """Of active reservations, longest due first."""
         ...
 
     async def next_due(self) -> datetime | None: ...
 
     async def record_result(self, result: AddonResult, *, now: datetime) -> None:
-        """If something else is wanted by now, or was made true meanwhile, it is due at once."""
+        """If the desired state changed meanwhile, it is due again at once."""
         ...
 
     async def mark_due(self, reservation_id: ReservationId, *, now: datetime) -> None:
-        """Its dev server is made anew: what was true in the one before may not be in this one."""
+        """Its dev server is created again, so its addons must be applied again."""
         ...
 
 
 class JupyterSecretStore(Protocol):
-    """For whoever lets people through to Jupyter."""
+    """Used by the Jupyter proxy."""
 
     async def find_secrets(self, reservation_id: ReservationId) -> JupyterSecrets | None:
-        """None: it is not wanted there."""
+        """None: Jupyter is disabled."""
         ...
 
 
@@ -87,7 +87,7 @@ class JupyterSecretStore(Protocol):
 
 class PersonalizationStore(Protocol):
     async def load_personalization(self, reservation_id: ReservationId) -> Personalization:
-        """An empty one where nothing was brought, or where the reservation is released."""
+        """Empty if there is none, or if the reservation is released."""
         ...
 
 
@@ -98,19 +98,19 @@ class ProxyTokenStore(Protocol):
     async def save_token(
         self, digest: bytes, grant: Grant, *, ends_at: datetime, now: datetime, purpose: TokenPurpose = TokenPurpose.SSH
     ) -> None:
-        """Also forgets those that ended."""
+        """Also deletes expired ones."""
         ...
 
     async def find_token(
         self, digest: bytes, purpose: TokenPurpose = TokenPurpose.SSH
     ) -> tuple[Grant, datetime] | None:
-        """What it grants and until when it opens sessions; None: it is none, or one for something else."""
+        """The grant, and until when it opens sessions. None: unknown, or for another purpose."""
         ...
 
     async def consume_token(self, digest: bytes, purpose: TokenPurpose) -> tuple[Grant, datetime] | None:
-        """The same, and it is none any more."""
+        """The same, and deletes it."""
         ...
 
     async def load_grant_states(self, grants: Sequence[Grant]) -> dict[Grant, GrantState]:
-        """All in one question."""
+        """In one query."""
         ...

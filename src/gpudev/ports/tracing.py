@@ -1,4 +1,4 @@
-"""Where finished spans go. Recording one is cheap and never fails; spans may be lost."""
+"""Receives finished spans. Recording is cheap and never fails; spans may be lost."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from gpudev.domain.tracing import Span
 class Tracer(Protocol):
     @property
     def is_enabled(self) -> bool:
-        """Whether it is worth making spans at all."""
+        """Whether spans are recorded at all."""
         ...
 
     def record_span(self, span: Span) -> None: ...

@@ -1,6 +1,7 @@
 """Addon reconciler: applies the desired addons to running dev servers, one task per dev server.
 
-Rows are the truth: a wake-up only says that something may be due. Failures are retried; applying twice is harmless.
+Rows are authoritative: a wake-up only means that something may be due. Failures are retried; applying twice is
+harmless.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ class AddonReconciler:
         self._loop.wake()
 
     async def find_addons(self, reservation_id: ReservationId) -> Addons | None:
-        """For whoever starts its dev server."""
+        """For the launch of its dev server."""
         return await self._store.find_addons(reservation_id)
 
     async def mark_due(self, reservation_id: ReservationId) -> None:
@@ -67,14 +68,14 @@ class AddonReconciler:
         await self._tasks.close()
 
     async def wait_idle(self) -> None:
-        """Until nothing runs any more (tests)."""
+        """Until no task is left (tests)."""
         await self._tasks.wait_idle()
 
     async def _run_round(self) -> timedelta:
         await self.begin_due()
         due = await self._store.next_due()
         left = _SWEEP_EVERY if due is None else due - self._clock.now()
-        # What is due already is being worked on, and its end wakes us.
+        # What is due already has a task, whose end wakes this loop.
         return min(left, _SWEEP_EVERY) if left > timedelta(0) else _SWEEP_EVERY
 
     async def begin_due(self) -> None:
@@ -82,41 +83,41 @@ class AddonReconciler:
             self._tasks.start(reservation_id, partial(self._reconcile, reservation_id))
 
     async def _reconcile(self, reservation_id: ReservationId) -> None:
-        await log_errors("interior", self._apply(reservation_id), None, reservation_id=str(reservation_id))
+        await log_errors("addons", self._apply(reservation_id), None, reservation_id=str(reservation_id))
 
     async def _apply(self, reservation_id: ReservationId) -> None:
-        interior = await self._store.find_addons(reservation_id)
+        addons = await self._store.find_addons(reservation_id)
         reservation = await self._reservations.find_reservation(reservation_id)
         bind_request_id(reservation)
-        if interior is None or reservation is None or reservation.status is not Status.ACTIVE:
+        if addons is None or reservation is None or reservation.status is not Status.ACTIVE:
             return
         try:
-            seen = await self._cluster.apply_addons(
+            status = await self._cluster.apply_addons(
                 reservation_id,
-                _all_keys(reservation.ssh_public_keys, interior),
-                interior.jupyter.spec if interior.jupyter else None,
+                _all_keys(reservation.ssh_public_keys, addons),
+                addons.jupyter.spec if addons.jupyter else None,
             )
         except GpuDevError as error:
-            log.warning("interior.not_yet", reservation_id=str(reservation_id), error=str(error))
+            log.warning("addons.not_applied", reservation_id=str(reservation_id), error=str(error))
             now = self._clock.now()
-            await self._store.record_result(rules.failed_result(interior, str(error), now), now=now)
+            await self._store.record_result(rules.failed_result(addons, str(error), now), now=now)
             return
-        if not interior.is_applied:
-            log.info("interior.in_effect", reservation_id=str(reservation_id), users=len(interior.collaborators))
-        told = rules.describe_jupyter_change(interior, seen)
-        if told is not None:
-            await self._record_event(reservation, told)
+        if not addons.is_applied:
+            log.info("addons.applied", reservation_id=str(reservation_id), users=len(addons.collaborators))
+        event = rules.describe_jupyter_change(addons, status)
+        if event is not None:
+            await self._record_event(reservation, event)
         now = self._clock.now()
-        await self._store.record_result(rules.applied_result(interior, seen, now), now=now)
+        await self._store.record_result(rules.applied_result(addons, status, now), now=now)
 
-    async def _record_event(self, reservation: Reservation, words: str) -> None:
-        with contextlib.suppress(Stale):  # a line of history is not worth another try
-            change = changes.event_recorded(reservation, "jupyter", words)
+    async def _record_event(self, reservation: Reservation, message: str) -> None:
+        with contextlib.suppress(Stale):  # a line of history is not worth a retry
+            change = changes.event_recorded(reservation, "jupyter", message)
             await self._reservations.apply_change(change, now=self._clock.now())
 
 
 def with_addons(spec: ServerSpec, addons: Addons | None) -> ServerSpec:
-    """As it is started: with all that is wanted by now."""
+    """The spec of a launch, with the current addons."""
     if addons is None:
         return spec
     return dataclasses.replace(
@@ -127,5 +128,5 @@ def with_addons(spec: ServerSpec, addons: Addons | None) -> ServerSpec:
 
 
 def _all_keys(owners: tuple[str, ...], addons: Addons) -> tuple[str, ...]:
-    """The owner's first: who is removed again may have had one of them, and the owner keeps it."""
+    """The owner's first: a removed collaborator may have had the same key, and the owner keeps it."""
     return tuple(dict.fromkeys([*owners, *(key for user in addons.collaborators for key in user.ssh_public_keys)]))

@@ -12,16 +12,16 @@ from gpudev.ports.cluster import AvailabilityRow, CatalogueStore, ClusterState, 
 from gpudev.ports.leases import Lease
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
-"""Also without a change, so that the age people see stays small."""
+"""Also without a change, so that the displayed age stays small."""
 
 
 @dataclass(slots=True)
 class NodeGroupsState:
-    """The cloud's groups of nodes as last seen, kept up to date by whoever asks the cloud."""
+    """The cloud's node groups as last read; the availability reconciler updates it."""
 
     has_cloud: bool = False
     groups: NodeGroupsByType | None = None
-    """None: there is no cloud, or it has not answered yet."""
+    """None: no cloud, or no answer yet."""
 
 
 class ClusterPublisher:
@@ -52,12 +52,12 @@ class ClusterPublisher:
     async def _availability_rows(
         self, state: ClusterState, reservations: Sequence[Reservation]
     ) -> list[AvailabilityRow]:
-        holdings = [holding for r in reservations if (holding := r.allocation()) is not None]
+        allocations = [allocation for r in reservations if (allocation := r.allocation()) is not None]
         rows = []
         for gpu_type in (await self._catalogue.catalogue()).values():
             nodes = [node for node in state.nodes if node.gpu_type == gpu_type.name]
-            # Whatever is held on its nodes, by whichever type: a node may have come back as another one.
-            held = holdings if nodes else []
+            # Allocations of any type: a node may have come back with another type.
+            held = allocations if nodes else []
             planned = plan_availability(gpu_type, nodes, held, self._groups.groups, at=state.at, by=self._hostname)
             rows.append(replace(planned.row, updated_at=None, updated_by=None))
         if self._groups.has_cloud and self._groups.groups is None:
@@ -65,7 +65,7 @@ class ClusterPublisher:
         return rows
 
     async def _with_recorded_groups(self, rows: Sequence[AvailabilityRow]) -> list[AvailabilityRow]:
-        """What only the cloud could tell stays as it was last told."""
+        """Columns that only the cloud knows keep their last values."""
         before = {row.gpu_type: row for row in await self._catalogue.availability()}
         kept = []
         for row in rows:

@@ -1,6 +1,6 @@
 """Disk attachment: makes a disk ready before the launch and puts it away after the teardown.
 
-It waits only briefly: a longer operation goes on by itself, and the caller is woken when it changes.
+It waits only briefly: a longer operation continues in the disk worker, and the caller is woken when it changes.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from gpudev.settings import TimingSettings
 from gpudev.workflows.disks.operations import DiskOperations
 
 _READY_WITHIN_S = 0.3
-"""Then it is told what is going on."""
+"""How long to wait before the disk's step is recorded."""
 _VISIBLE_WITHIN_S = 1.0
-"""A cloud usually shows a volume sooner. Where it does not, the operation looks for it by itself."""
+"""A cloud usually answers sooner. If not, the operation reads the volume itself."""
 _AWAY_WITHIN_S = 5.0
 
 
 class AttachmentPending(GpuDevError):
-    """It goes on, and there will be news."""
+    """Still in progress; the caller is woken when it changes."""
 
     code = "still_working"
 
 
 class DiskFailed(GpuDevError):
-    """The disk cannot be made ready, for a reason in words."""
+    """The disk cannot be made ready; the message is the reason."""
 
     code = "disk_failed"
 
@@ -74,7 +74,7 @@ class DiskAttacher:
     async def make_ready(
         self, reservation: Reservation, disk_id: DiskId, zone: str | None
     ) -> tuple[Reservation, HomeVolume]:
-        """The volume, and the reservation as it is after being told. Raises StillWorking and DiskFailed."""
+        """The volume, and the reservation after its changes. Raises AttachmentPending and DiskFailed."""
         held = await self._get_attachment(reservation, disk_id)
         before = held.disk.volume_id
         decision = decide_attach(reservation, held, zone)
@@ -103,28 +103,28 @@ class DiskAttacher:
                 assert_never(decision)
 
     async def _ready_at_once(self, reservation: Reservation, held: DiskAttachment, zone: str | None, key: str) -> bool:
-        """Most disks are as they were left: one look and one write, and the dev server starts."""
+        """The fast path: most disks are as they were left. One read, one write, and the dev server starts."""
         if held.disk.volume_id is None or reservation.prepare_by is not None:
             return False
         try:
             async with asyncio.timeout(_VISIBLE_WITHIN_S):
                 volume = await self._operations.cloud.find_volume(held.disk.volume_id)
-        except (TimeoutError, Unavailable, ClusterError):  # the operation will find out why
+        except (TimeoutError, Unavailable, ClusterError):  # the operation finds the cause
             return False
-        asked = AttachmentRequest(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
-        changes = attach_at_once(asked, held.disk, volume, self._operations.settings)
+        request = AttachmentRequest(OperationId(uuid4()), reservation.reservation_id, zone, self._clock.now())
+        changes = attach_at_once(request, held.disk, volume, self._operations.settings)
         if changes is None:
             return False
-        self._worker.expect_completed(asked.operation_id)
-        return await self._attachments.write_finished_operation(changes, key, now=asked.at, by="processor")
+        self._worker.expect_completed(request.operation_id)
+        return await self._attachments.write_finished_operation(changes, key, now=request.at, by="processor")
 
     async def save_reported_contents(self, reservation: Reservation, disk_id: DiskId, contents: Contents) -> None:
-        """What its dev server says is on the disk, before it goes."""
+        """The disk's contents as its dev server reports them, before the teardown."""
         now = self._clock.now()
         await self._contents.save_reported_contents(reservation.reservation_id, disk_id, contents, now=now)
 
     async def put_away(self, reservation: Reservation, disk_id: DiskId) -> str | None:
-        """What became of the disk, in words. Raises StillWorking."""
+        """The result for the history. Raises AttachmentPending."""
         held = await self._get_attachment(reservation, disk_id)
         decision = decide_put_away(reservation, held, self._clock.now(), self._timing)
         if isinstance(decision, RequestOperation | WaitForOperation):
@@ -164,9 +164,9 @@ class DiskAttacher:
             operation = await self._operations.request_operation(reservation.user_id, request, key=key)
         except Stale:
             raise
-        except (NotFound, Conflict) as error:  # it is no longer the reservation's, or no more
+        except (NotFound, Conflict) as error:  # the disk is no longer the reservation's, or does not exist
             raise DiskFailed(str(error)) from error
-        assert operation is not None  # of everything that is asked for with a key
+        assert operation is not None  # always set for a request with a key
         return operation.operation_id
 
     async def _record_step(self, reservation: Reservation, step: str) -> None:

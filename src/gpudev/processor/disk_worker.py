@@ -1,6 +1,6 @@
 """Disk worker: carries out disk operations, one task per operation.
 
-Rows are the truth: a message or notification only says that something may be due. It decides nothing about disks.
+Rows are authoritative: a message or notification only means that something may be due. It decides nothing about disks.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _TIDY_EVERY = timedelta(minutes=10)
 _PAUSE = timedelta(milliseconds=50)
 _WHILE_WORKING = timedelta(seconds=1)
 _SETTLED_WITHIN_S = 2.0
-"""What takes longer goes on beside everything else."""
+"""Longer operations continue in the background."""
 _SNAPSHOTS = "snapshots"
 _MESSAGES = 200
 
@@ -46,7 +46,7 @@ class DiskWorker:
         contents_of: Callable[[str], Awaitable[Contents]] | None = None,
         settle_every: timedelta = timedelta(seconds=15),
     ) -> None:
-        """`contents_of`: what is in a complete snapshot, by the cloud's id, where the cloud can tell."""
+        """`contents_of`: lists a complete snapshot, by the cloud's id, if the cloud can."""
         self.operations = replace(operations, on_complete=self._save_contents)
         self._queue = queue
         self._contents = contents
@@ -60,33 +60,33 @@ class DiskWorker:
         self._settle_at: datetime | None = None
         self._tidy_at: datetime | None = None
         self._unreadable: set[RecordedSnapshotId] = set()
-        """Snapshots of which nobody can tell what is in them."""
+        """Snapshots that cannot be listed."""
         self.on_progress: Callable[[], None] = lambda: None
-        """Called when something happened to an operation that somebody waits for."""
+        """Called when an awaited operation has changed."""
 
     @property
     def _clock(self) -> Clock:
         return self.operations.clock
 
-    # --- for those who wait for one --------------------------------------------------------------------------------
+    # --- for callers that await one --------------------------------------------------------------------------------
 
     def expect_completed(self, operation_id: OperationId) -> None:
-        """One that will be over as soon as it is there: nobody has to look for it."""
+        """An operation that is written as completed: its notification is ignored."""
         self._expected.add(operation_id)
 
     async def advance(self, operation_id: OperationId, within_s: float) -> None:
-        """Work on it until it is over, has to wait, or the time is over: the work itself then goes on, and `moved`
-        tells of it."""
+        """Advances it until it ends, must wait, or the time is up. Then it continues in the background, and
+        `on_progress` is called."""
         task = self._begin(operation_id)
         self._awaited.add(operation_id)
         await asyncio.wait({task}, timeout=within_s)
 
     def stop_awaiting(self, operation_id: OperationId) -> None:
-        """Nobody waits for it any more."""
+        """No caller waits for it any more."""
         self._awaited.discard(operation_id)
 
     def on_notification(self, payload: str | None) -> None:
-        """Something happened to this operation; None: to any."""
+        """`payload`: the changed operation. None: any."""
         operation_id = None if payload is None else OperationId(UUID(payload))
         if operation_id in self._expected:
             self._expected.discard(operation_id)
@@ -96,14 +96,14 @@ class DiskWorker:
         if operation_id is None or operation_id not in self._tasks:
             self._loop.wake()
 
-    # --- for all ---------------------------------------------------------------------------------------------------
+    # --- the loop --------------------------------------------------------------------------------------------------
 
     async def run(self, is_ours: Callable[[], bool], watchdog: LoopWatchdog) -> None:
-        """Until cancelled. `is_ours`: whether it is for us to look for work."""
+        """Until cancelled. `is_ours`: whether this process holds the lease."""
         await self._loop.run(is_ours, watchdog)
 
     async def run_round(self) -> timedelta:
-        """Look once, begin what is due; how long until the next look."""
+        """Begins what is due; returns the time until the next round."""
         now = self._clock.now()
         await self._read_messages(now)
         for operation_id in await self.operations.store.due(now):
@@ -117,7 +117,7 @@ class DiskWorker:
         return await self._until_next(now)
 
     async def wait_idle(self) -> None:
-        """Until nothing runs any more (tests, a clean stop)."""
+        """Until no task is left (tests, a clean stop)."""
         await self._tasks.wait_idle()
         await self._snapshot_tasks.wait_idle()
 
@@ -131,17 +131,17 @@ class DiskWorker:
             moments.append(self._settle_at)
         due = await self.operations.store.next_due()
         if due is not None:
-            # What is due already is being worked on, and its end wakes us.
+            # What is due already has a task, whose end wakes this loop.
             moments.append(due if due > now else now + _WHILE_WORKING)
         return max(timedelta(0), min(moments) - now)
 
     async def _read_messages(self, now: datetime) -> None:
-        """What they name is found among what is due, if there is anything left to do."""
+        """Acknowledges messages. The operations they name are found among those due."""
         messages = await self._queue.read(DISK_QUEUE, MESSAGE_LEASE, _MESSAGES)
         known = [message.msg_id for message in messages if "operation_id" in message.body]
         for message in messages:
             if message.msg_id not in known and await self._queue.fail(
-                DISK_QUEUE, message, "the message names no operation", now=now
+                DISK_QUEUE, message, "the message has no operation id", now=now
             ):
                 log.error("message.dead_lettered", msg_id=message.msg_id)
                 instruments.dead_lettered.labels(DISK_QUEUE).inc()
@@ -149,8 +149,8 @@ class DiskWorker:
             await self._queue.acknowledge(DISK_QUEUE, known)
 
     async def _begin_settle(self) -> None:
-        """Each look at a snapshot may take minutes where the cloud does not answer, and there may be many: neither
-        operations nor this loop, which would seem to hang, wait for that."""
+        """In its own task: each check of a snapshot may take minutes if the cloud does not answer, and neither
+        operations nor this loop (the watchdog would fire) may wait for that."""
         task = self._snapshot_tasks.start(_SNAPSHOTS, lambda: log_errors("snapshots", self._settle_snapshots(), None))
         await asyncio.wait({task}, timeout=_SETTLED_WITHIN_S)
 
@@ -159,15 +159,15 @@ class DiskWorker:
         self._settle_at = now + self._settle_every
         settled = await self.operations.settle_snapshots()
         for error in settled.errors:
-            log.warning("snapshot.unsettled", error=error)
+            log.warning("snapshot.unavailable", error=error)
         await self._contents.assign_reported_contents(now=now)
         if self._contents_of is not None:
             await self._save_contents(await self._contents.list_snapshots_without_contents())
-        if self._settle_at is not None:  # else an operation ended meanwhile, and may have begun another
+        if self._settle_at is not None:  # else an operation ended meanwhile and may have begun another snapshot
             self._settle_at = now + (self._settle_every if settled.left else _TIDY_EVERY)
 
     async def _save_contents(self, records: Sequence[SnapshotRecord]) -> None:
-        """What does not succeed now is tried again when snapshots are settled."""
+        """Failures are retried when snapshots are settled next."""
         if self._contents_of is None:
             return
         for record in records:
@@ -181,7 +181,7 @@ class DiskWorker:
                 log.warning("contents.unavailable", snapshot=record.cloud_id, error=str(error))
             except ClusterError as error:
                 self._unreadable.add(record.snapshot_id)
-                log.warning("contents.refused", snapshot=record.cloud_id, error=str(error))
+                log.warning("contents.rejected", snapshot=record.cloud_id, error=str(error))
 
     def _begin(self, operation_id: OperationId) -> "asyncio.Task[bool]":
         return self._tasks.start(operation_id, lambda: self._advance(operation_id))
@@ -193,6 +193,6 @@ class DiskWorker:
     def _ended(self, operation_id: OperationId, task: "asyncio.Task[bool]") -> None:
         self._settle_at = None
         self._loop.wake()
-        # Where it only has to wait, whoever waits for it need not hear of it: they would ask again at once.
+        # If it only has to wait, its callers are not woken: they would retry at once.
         if operation_id in self._awaited and not task.cancelled() and task.result():
             self.on_progress()

@@ -1,4 +1,4 @@
-"""Effect runner: carries out decisions, many at once, each able to run twice.
+"""Effect runner: carries out decisions, many at once. Each effect can run twice.
 
 It decides nothing: the result is written as a guarded change and examined by the next cycle.
 """
@@ -46,7 +46,7 @@ class EffectKind(StrEnum):
 
 
 class EffectRunner:
-    """At most one effect of a kind per reservation at a time; `done` is called after each."""
+    """Runs at most one effect of a kind per reservation at a time; `done` is called after each."""
 
     def __init__(
         self,
@@ -62,8 +62,7 @@ class EffectRunner:
         disk_attacher: DiskAttacher | None,
         tracer: Tracer,
     ) -> None:
-        """`zone_of`: where a reservation's dev server will be. `disk_attacher` None: disks are the cluster's own
-        affair."""
+        """`zone_of`: the zone of a reservation's dev server. `disk_attacher` None: the cluster manages disks itself."""
         self._cluster = cluster
         self._reservations = reservations
         self._clock = clock
@@ -77,20 +76,21 @@ class EffectRunner:
         self._tasks = KeyedTasks[tuple[EffectKind, ReservationId], None]("effect", _AT_ONCE)
         self._launched: set[ReservationId] = set()
         self._incomplete: set[ReservationId] = set()
-        """Whose launch we have begun, and of these, not brought to an end."""
+        """Launches begun by this process, and those of them not completed."""
 
     def launch(self, reservation: Reservation) -> None:
         self._start(EffectKind.LAUNCH, reservation.reservation_id, lambda: self._launch(reservation), about=reservation)
 
     def is_launch_incomplete(self, reservation: Reservation) -> bool:
-        """Whether something of it may not have been made: its launch broke off, or whoever began it is no more."""
+        """Whether objects of it may be missing: its launch was interrupted, or another process began it."""
         rid = reservation.reservation_id
         if (EffectKind.LAUNCH, rid) in self._tasks:
             return False
         return rid in self._incomplete or (reservation.status is Status.PREPARING and rid not in self._launched)
 
     def tear_down(self, reservation: Reservation) -> None:
-        """Not before its launch has ended: what is made afterwards would stay, on a disk that another has by then."""
+        """Waits for the end of its launch: objects created later would stay, on a disk that another reservation has by
+        then."""
         launch = self._tasks.find_task((EffectKind.LAUNCH, reservation.reservation_id))
         self._start(
             EffectKind.TEARDOWN,
@@ -101,7 +101,7 @@ class EffectRunner:
         )
 
     def withdraw(self, reservation: Reservation) -> None:
-        """Not while it is still being launched there: what is made after the look would stay."""
+        """Not while it is being launched: objects created after the observation would stay."""
         if (EffectKind.LAUNCH, reservation.reservation_id) not in self._tasks:
             self._start(
                 EffectKind.WITHDRAW, reservation.reservation_id, lambda: self._withdraw(reservation), about=reservation
@@ -142,8 +142,8 @@ class EffectRunner:
         act: Callable[[], Awaitable[None]],
         about: Reservation | None,
     ) -> None:
-        """Nothing an effect raises ends the processor: the state says that it is still to be done. A success wakes the
-        next turn, and so does news meanwhile; a failure waits for the sweep, so that nothing spins."""
+        """Catches everything: the state shows that the effect is still due. A success wakes the next cycle, and so does
+        a change meanwhile. A failure waits for the sweep, which prevents busy loops."""
         bind_request_id(about)
         began, result = time.perf_counter(), "done"
         try:
@@ -151,7 +151,7 @@ class EffectRunner:
             asyncio.get_running_loop().call_soon(self._done)
         except AttachmentPending as error:
             result = "waits"
-            log.info("effect.waits", kind=kind, reservation_id=str(reservation_id), what=str(error))
+            log.info("effect.waiting", kind=kind, reservation_id=str(reservation_id), reason=str(error))
             if self._tasks.was_requested_again((kind, reservation_id)):
                 asyncio.get_running_loop().call_soon(self._done)
         except Stale:
@@ -197,7 +197,7 @@ class EffectRunner:
             await self._fail(current, change)
 
     async def _fail(self, reservation: Reservation, change: Change) -> None:
-        """For good, or until the next attempt."""
+        """Finally, or until the next attempt."""
         now = self._clock.now()
         await self._reservations.apply_change(change, now=now)
         trace_changes(self._tracer, [change], frozenset({reservation.reservation_id}), [reservation], now)
@@ -208,24 +208,24 @@ class EffectRunner:
         return await self._disk_attacher.make_ready(reservation, reservation.disk_id, self._zone_of(reservation))
 
     async def _ensure_server(self, spec: ServerSpec) -> None:
-        """With all that its owner wants inside by now."""
-        interior = await self._addons.find_addons(spec.reservation_id)
-        await self._cluster.ensure_server(with_addons(spec, interior))
-        if interior is not None:
-            # It may have changed since we looked, and whatever the one before had made true is to be made so again.
+        """With its current addons."""
+        addons = await self._addons.find_addons(spec.reservation_id)
+        await self._cluster.ensure_server(with_addons(spec, addons))
+        if addons is not None:
+            # Addons may have changed since, and a new dev server needs them applied again.
             await self._addons.mark_due(spec.reservation_id)
 
     async def _tear_down(self, reservation: Reservation) -> None:
         await self._save_home_contents(reservation)
         await self._ensure_gone(reservation.reservation_id)
         self._forget(reservation.reservation_id)
-        told = None
+        disk_outcome = None
         if self._disk_attacher is not None and reservation.disk_id is not None:
-            told = await self._disk_attacher.put_away(reservation, reservation.disk_id)
-        await self._reservations.apply_change(changes.released(reservation, told), now=self._clock.now())
+            disk_outcome = await self._disk_attacher.put_away(reservation, reservation.disk_id)
+        await self._reservations.apply_change(changes.released(reservation, disk_outcome), now=self._clock.now())
 
     async def _save_home_contents(self, reservation: Reservation) -> None:
-        """Before the dev server goes: afterwards nobody may be able to look into its disk. No end depends on it."""
+        """Before the teardown: afterwards the disk may not be readable. The teardown does not depend on it."""
         if self._disk_attacher is None or reservation.disk_id is None:
             return
         try:
@@ -233,7 +233,7 @@ class EffectRunner:
             if contents is not None:
                 await self._disk_attacher.save_reported_contents(reservation, reservation.disk_id, contents)
         except GpuDevError as error:
-            log.warning("contents.unheard", reservation_id=str(reservation.reservation_id), error=str(error))
+            log.warning("contents.unavailable", reservation_id=str(reservation.reservation_id), error=str(error))
 
     async def _withdraw(self, reservation: Reservation) -> None:
         await self._ensure_gone(reservation.reservation_id)
@@ -245,8 +245,8 @@ class EffectRunner:
         self._incomplete.discard(reservation_id)
 
     async def _remove_orphan(self, reservation_id: ReservationId) -> None:
-        """One that no row knows at all (a lost or restored database) is ended, but its files stay: nothing that
-        holds somebody's data goes because a record is missing."""
+        """If no row knows it (a lost or restored database), its files stay: a missing record never removes user
+        data."""
         known = await self._reservations.find_reservation(reservation_id) is not None
         log.warning("orphan.removing", reservation_id=str(reservation_id), known=known)
         await self._ensure_gone(reservation_id, keep_files=not known)

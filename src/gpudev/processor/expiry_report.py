@@ -10,13 +10,13 @@ from gpudev.planning.decisions import Decisions
 @dataclass(slots=True)
 class ExpiryReport:
     changes: list[str] = field(default_factory=list)
-    """Each reservation's, in words."""
+    """One line per reservation."""
     torn_down: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     """Dev servers without a reservation, still within the grace period."""
     removed: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
-    """Over, and still not gone."""
+    """Ended, and not torn down yet."""
     errors: list[str] = field(default_factory=list)
 
     @property

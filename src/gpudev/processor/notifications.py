@@ -1,7 +1,7 @@
 """Sends pending notifications beside the planning loop, with retries for a day.
 
 What is sent is decided in `planning.reservations.notifications`. Each is sent once; twice only if the sender died
-before it could record that, or the target accepted it without an answer.
+before recording it, or the target accepted it without answering.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _POLL_EVERY = timedelta(seconds=2)
 _AT_ONCE = 20
 _SEND_WITHIN = timedelta(seconds=60)
 _LEASE = timedelta(minutes=5)
-"""Longer than sending may take: by then whoever had it is dead."""
+"""Longer than sending may take: after that, the sender is dead."""
 
 
 class NotificationSender:
@@ -34,16 +34,16 @@ class NotificationSender:
         store: NotificationStore,
         notifier: Notifier,
         clock: Clock,
-        occasions: Sequence[NotificationKind] = tuple(NotificationKind),
+        kinds: Sequence[NotificationKind] = tuple(NotificationKind),
     ) -> None:
         self._store = store
         self._notifier = notifier
         self._clock = clock
-        self._kinds = [kind for occasion in occasions for kind in HISTORY_KINDS[occasion]]
+        self._kinds = [event_kind for kind in kinds for event_kind in HISTORY_KINDS[kind]]
         self._is_published = False
 
     async def run(self, is_planning: Callable[[], bool]) -> None:
-        """Until cancelled; only who plans sends, so that several processors send once."""
+        """Until cancelled. Only the processor with the planning lease sends."""
         await WorkLoop("notifications", partial(self._run_round, is_planning), rest=_POLL_EVERY).run()
 
     async def _run_round(self, is_planning: Callable[[], bool]) -> timedelta:
@@ -53,14 +53,14 @@ class NotificationSender:
         return _POLL_EVERY
 
     async def send_due(self) -> int:
-        """How many were looked at."""
+        """The number of notifications tried."""
         if not self._is_published:
             await self._store.publish_targets(list(self._notifier.targets), self._kinds)
             self._is_published = True
         if not self._notifier.targets:
             return 0
         waiting = await self._store.claim(self._clock.now(), _LEASE, _AT_ONCE)
-        await asyncio.gather(*(self._send(one) for one in waiting))
+        await asyncio.gather(*(self._send(each) for each in waiting))
         return len(waiting)
 
     async def _send(self, waiting: QueuedNotification) -> None:
@@ -68,7 +68,7 @@ class NotificationSender:
         if notice is None:
             await self._store.finish_notification(waiting.notification_id, "outdated")
             return
-        about = {"reservation_id": str(waiting.reservation.reservation_id), "occasion": notice.kind.value}
+        about = {"reservation_id": str(waiting.reservation.reservation_id), "kind": notice.kind.value}
         where = self._notifier.targets.get(waiting.target, "?")
         if not self._notifier.can_reach(waiting.target, waiting.recipient):
             await self._store.finish_notification(waiting.notification_id, "given_up", "no address for its owner")

@@ -1,7 +1,8 @@
 """The planning loop: on a wake-up (message, cluster event, timer) load facts, decide, write.
 
-It never calls the outside while it decides or writes, and writes only while it holds the planning lease. Rows are the
-truth: a cycle examines everything unreleased, so a lost message or event costs at most the time until the next sweep.
+It makes no external calls while it decides or writes, and writes only while it holds the planning lease. Rows are
+authoritative: a cycle examines everything unreleased, so a lost message or event costs at most the time until the next
+sweep.
 """
 
 import asyncio
@@ -46,11 +47,11 @@ from gpudev.processor.telemetry import log_changes, request_ids_of, trace_change
 from gpudev.processor.workers import Wakeup
 from gpudev.settings import TimingSettings
 
-# How long the planning loop rests after a turn, so that others come first and wake-ups share a turn: pure.
+# How long the loop rests after a cycle, so that other tasks run and wake-ups share a cycle. Pure.
 #
-# Each turn has to be made up for by three times its length of rest, waiting for a wake-up included (while a turn waits
-# for the database, that one works). A little may be owed: a single long turn delays nobody who comes right behind it,
-# while a loop that never stops works a quarter of the time.
+# Each cycle is followed by a rest of three times its length; waiting for a wake-up counts as rest. (While a cycle waits
+# for the database, the database is busy.) Some debt is allowed: a single long cycle does not delay the next wake-up,
+# while under constant load the loop works a quarter of the time.
 
 
 _REST_PER_CYCLE = 3.0
@@ -64,7 +65,7 @@ class DutyCycle:
         self._ended: float | None = None
 
     def rest_after(self, began: float, ended: float) -> float:
-        """Seconds to rest after a turn that went from `began` to `ended`, by a clock that only goes forward."""
+        """Seconds to rest after a cycle from `began` to `ended` (monotonic clock)."""
         rested = 0.0 if self._ended is None else began - self._ended
         self._owed = max(0.0, self._owed - rested) + _REST_PER_CYCLE * (ended - began)
         self._owed = min(self._owed, _LARGEST_DEBT_S + _LONGEST_REST_S)
@@ -95,32 +96,32 @@ class ReservationMessages:
         broken: Mapping[str, str],
         now: datetime,
     ) -> list[int]:
-        """Those this turn has looked at. One that names nothing, or a type that could not be planned, has failed;
-        while the cluster cannot be seen nothing was looked at, and they come again."""
+        """Messages that this cycle has examined. One that names nothing, or whose type could not be planned, has
+        failed. While the cluster cannot be observed, nothing counts as examined, and messages are read again."""
         if state is None:
             return []
         types = {r.reservation_id: r.gpu_type for r in reservations if r.status.is_waiting}
         requests = request_ids_of(reservations) if messages else {}
-        looked_at = []
+        examined = []
         for message in messages:
             reservation_id = _find_reservation_id(message)
             error = broken.get(types.get(reservation_id, "")) if reservation_id is not None else None
             if reservation_id is None or (reservation_id not in types and not await self._exists(reservation_id)):
-                error = "the message names no reservation"
+                error = "the message has no reservation id"
             if error is None:
-                looked_at.append(message.msg_id)
+                examined.append(message.msg_id)
                 _log_taken(message, requests.get(reservation_id, {}) if reservation_id is not None else {})
             elif await self._queue.fail(RESERVATION_QUEUE, message, error, now=now):
                 log.error("message.dead_lettered", msg_id=message.msg_id, error=error)
                 instruments.dead_lettered.labels(RESERVATION_QUEUE).inc()
-        return looked_at
+        return examined
 
     async def _exists(self, reservation_id: ReservationId) -> bool:
         return await self._reservations.find_reservation(reservation_id) is not None
 
 
 def _log_taken(message: QueueMessage, request: Mapping[str, str]) -> None:
-    """What somebody's request set going: a later one's id is in its message, the first one's in the row."""
+    """Logs the id of the causing request: of a later request it is in the message, of the submit in the row."""
     body = message.body
     known = {name: body[name] for name in ("cause", "request_id") if isinstance(body.get(name), str)}
     log.info("message.taken", reservation_id=body.get("reservation_id"), **{**request, **known})
@@ -196,12 +197,12 @@ class Processor:
         )
 
     def wake(self) -> None:
-        """Something may have changed. Cheap, and safe to call too often."""
+        """Something may have changed. Cheap; may be called too often."""
         self._woken.set()
         self.addons.wake()
 
     async def run(self) -> None:
-        """Until cancelled. Whoever cancels decides what happens to dev servers (nothing, here)."""
+        """Until cancelled. Dev servers keep running."""
         helpers = [
             asyncio.create_task(self._keep_lease(), name="lease"),
             asyncio.create_task(self._watch_cluster(), name="watch"),
@@ -233,7 +234,7 @@ class Processor:
                     await self._leases.release(self._lease)
 
     async def acquire_lease(self) -> bool:
-        """Take or keep the lease; the first turn follows at once when it is newly ours."""
+        """Takes or keeps the lease. A new lease triggers a cycle at once."""
         before = self._lease
         self._lease = await self._leases.acquire(PLANNING_LEASE, self._holder, self._timing.lease_ttl)
         if self._lease is not None and self._lease != before:
@@ -244,8 +245,8 @@ class Processor:
         return self._lease is not None
 
     async def expire(self, rounds: int = 5, *, dry_run: bool = False) -> ExpiryReport | None:
-        """The backstop for a system whose processor is away: end what is over, warn, and clear away, start nobody.
-        None when a processor is at work, which does this all the time."""
+        """For a system without a running processor: expires, warns and tears down, starts nothing. None: a processor is
+        running, and does this itself."""
         report = ExpiryReport()
         if dry_run:
             if await self._leases.is_held(PLANNING_LEASE):
@@ -268,20 +269,20 @@ class Processor:
         return report
 
     async def _expire_once(self, lease: Lease | None, report: ExpiryReport) -> bool:
-        """True: there may be more to do afterwards. `lease` None: only say what would be done."""
-        seen = await self._observe()
-        report.errors = [] if seen is not None else ["the cluster cannot be seen, so only time decided"]
+        """True: there may be more to do. `lease` None: only report."""
+        state = await self._observe()
+        report.errors = [] if state is not None else ["the cluster could not be observed; only expiry was decided"]
         reservations = await self._unreleased.refresh()
         now = self._clock.now()
-        decisions = decide_without_processor(reservations, seen, now, self._timing)
+        decisions = decide_without_processor(reservations, state, now, self._timing)
         done = frozenset(change.reservation_id for change in decisions.changes)
         if lease is not None:
             done = await self._write(lease, decisions, [], now)
             log_changes(decisions, done, reservations)
             self._act(decisions, done)
         report.add_decisions(decisions, done)
-        if seen is not None:
-            await self._expire_orphans(seen, reservations, now, report, act=lease is not None)
+        if state is not None:
+            await self._expire_orphans(state, reservations, now, report, act=lease is not None)
         return bool(decisions.changes or decisions.teardowns)
 
     async def _expire_orphans(
@@ -293,11 +294,11 @@ class Processor:
         *,
         act: bool,
     ) -> None:
-        """The grace period goes from run to run, so what was seen first when is kept."""
+        """The grace period spans runs, so first observations are stored."""
         known = await self._planning_records.load_orphans()
         orphans = decide_orphans(state.servers, _server_owners(reservations), known, now, self._timing.orphan_grace)
-        report.orphans = [str(one) for one in orphans.report]
-        report.removed = [*dict.fromkeys([*report.removed, *(str(one) for one in orphans.remove)])]
+        report.orphans = [str(each) for each in orphans.report]
+        report.removed = [*dict.fromkeys([*report.removed, *(str(each) for each in orphans.remove)])]
         if act:
             await self._planning_records.save_orphans(orphans.first_observed)
             for reservation_id in orphans.remove:
@@ -308,46 +309,46 @@ class Processor:
         return self._lease is not None
 
     async def run_cycle(self) -> None:
-        """Look, decide, write, then start the effects."""
+        """Observe, decide, write, then start the effects."""
         lease = self._lease
         if lease is None:
             return
         messages = await self._messages.read()
-        seen = await self._observe()
+        state = await self._observe()
         reservations = await self._unreleased.refresh()
-        if seen is not None:
-            seen = count_orphans_as_foreign(seen, _server_owners(reservations))
+        if state is not None:
+            state = count_orphans_as_foreign(state, _server_owners(reservations))
         now = self._clock.now()
         await self._queue_planner.prepare(lease, now)
-        decisions = decide_running(reservations, seen, now, self._timing, self.effects.is_launch_incomplete)
+        decisions = decide_running(reservations, state, now, self._timing, self.effects.is_launch_incomplete)
         given_up = decide_max_wait(reservations, now)
         decisions.add(given_up)
-        broken = await self._decide_queues(without_given_up(reservations, given_up), seen, now, decisions)
-        looked_at = await self._messages.sort_examined(messages, seen, reservations, broken, now)
-        done = await self._write(lease, decisions, looked_at, now)
+        broken = await self._decide_queues(without_given_up(reservations, given_up), state, now, decisions)
+        examined = await self._messages.sort_examined(messages, state, reservations, broken, now)
+        done = await self._write(lease, decisions, examined, now)
         log_changes(decisions, done, reservations)
         trace_changes(self._tracer, decisions.changes, done, reservations, now)
         self._act(decisions, done)
         for reservation_id, message in await self._cordons.take_notices():
             self.effects.send_message(reservation_id, message)
-        if seen is not None:
-            self._sweep_orphans(seen, reservations, now)
+        if state is not None:
+            self._sweep_orphans(state, reservations, now)
             if not self._defers_publishing(decisions, now):
                 await self._queue_planner.publish(lease)
                 await self._planning_records.record_examined(lease, reservations, broken, now)
                 await self._publisher.publish(
-                    lease, seen, await self._current_reservations(reservations, bool(done)), now
+                    lease, state, await self._current_reservations(reservations, bool(done)), now
                 )
                 self._published_at = now
         self._next_at = decisions.next_at
         if len(messages) == MESSAGES_PER_CYCLE or (done and not decisions.starts):
             self.wake()
         elif done:
-            # Right now another turn would only take time from those who start. Their launches wake us, too.
+            # Another cycle now would only delay the launches, which wake the loop themselves.
             asyncio.get_running_loop().call_later(_LET_LAUNCH_S, self.wake)
 
     def _defers_publishing(self, decisions: Decisions, now: datetime) -> bool:
-        """Whoever starts comes first: a turn follows at once and tells the others. Not for ever, if many start."""
+        """Launches go first: the cycle right after them publishes. Limited, in case many start."""
         recently = self._published_at is not None and timedelta(0) <= now - self._published_at < _PUBLISH_AT_LEAST_EVERY
         return bool(decisions.starts) and recently
 
@@ -358,15 +359,15 @@ class Processor:
             return {}
         await self._queue_planner.load_zone_constraints(reservations, state, now)
         with instruments.decide_seconds.time():
-            if self._queue_planner.is_long(reservations):  # heartbeats and effects go on meanwhile
+            if self._queue_planner.is_long(reservations):  # in a thread: heartbeats and effects continue
                 return await asyncio.to_thread(self._queue_planner.decide, reservations, state, now, decisions)
             return self._queue_planner.decide(reservations, state, now, decisions)
 
     async def _write(
         self, lease: Lease, decisions: Decisions, examined: list[int], now: datetime
     ) -> frozenset[ReservationId]:
-        """All decisions at once. If one of them is poison to the database, each by itself, so that it stops no other
-        (and no message is acknowledged: what was not written has not been looked at)."""
+        """All decisions in one transaction. If the database rejects one, each by itself, so that it does not block the
+        others (then no message is acknowledged: unwritten decisions do not count as examined)."""
         try:
             return await self._reservations.apply_decisions(
                 lease,
@@ -398,16 +399,16 @@ class Processor:
 
     async def _observe(self) -> ClusterState | None:
         try:
-            seen = await self._cluster.observe()
+            state = await self._cluster.observe()
         except Unavailable as error:
             log.warning("cluster.unavailable", error=str(error))
             instruments.observations_failed.inc()
             return None
-        self._zones = {node.name: node.zone for node in seen.nodes}
-        return replace(seen, nodes=apply_cordons(seen.nodes, await self._cordons.cordons()))
+        self._zones = {node.name: node.zone for node in state.nodes}
+        return replace(state, nodes=apply_cordons(state.nodes, await self._cordons.cordons()))
 
     def _zone_of(self, reservation: Reservation) -> str | None:
-        """Where its first member will be, which has the disk."""
+        """The zone of its first member, which has the disk."""
         return self._zones.get(reservation.shares[0].node) if reservation.shares else None
 
     def _act(self, decisions: Decisions, done: frozenset[ReservationId]) -> None:
@@ -435,14 +436,14 @@ class Processor:
             self.effects.remove_orphan(reservation_id)
 
     async def _wait(self) -> None:
-        """For a wake-up, the next moment at which time decides something, or the sweep."""
+        """For a wake-up, the next time-based decision, or the sweep."""
         timeout = self._timing.sweep_every
         if self._next_at is not None:
             timeout = max(timedelta(0), min(timeout, self._next_at - self._clock.now()))
         await self._woken.take(timeout)
 
     async def _cycle_or_log(self) -> None:
-        """The one loop that catches everything: it logs, counts, and the next sweep tries again."""
+        """Catches everything: logs, counts, and the next sweep retries."""
         if self._lease is None:
             return
         try:
@@ -454,11 +455,11 @@ class Processor:
             log.warning("lease.lost", holder=self._holder)
             result = "lease_lost"
         except Unavailable as error:
-            log.warning("turn.unavailable", error=str(error))
+            log.warning("cycle.unavailable", error=str(error))
             result = "unavailable"
             await asyncio.sleep(0.2)
         except Exception:
-            log.exception("turn.broken")
+            log.exception("cycle.broken")
             result = "broken"
             await asyncio.sleep(1)
         instruments.cycles.labels(result).inc()
@@ -468,7 +469,7 @@ class Processor:
             try:
                 await self.acquire_lease()
             except Unavailable as error:
-                # Unknown is not lost: writes are fenced by the epoch, and the next beat will tell.
+                # Unknown is not lost: writes are fenced by the epoch, and the next heartbeat decides.
                 log.warning("lease.unavailable", error=str(error))
             except Exception:
                 log.exception("lease.broken")
@@ -489,13 +490,12 @@ class Processor:
 
 
 def _server_owners(reservations: Sequence[Reservation]) -> set[ReservationId]:
-    """Who may have a dev server: whoever has a place. One that waits has none, or none any more."""
+    """Reservations that may have a dev server: those with an allocation."""
     return {reservation.reservation_id for reservation in reservations if reservation.shares}
 
 
-# Records which requests the planner has examined, to tell stale requests from queued ones.
-#
-# Written now and then only: minutes matter here, not seconds.
+# Records which requests the planner has examined, to tell stale requests from queued ones. Written rarely: a resolution
+# of minutes is enough.
 
 
 _RECORD_EVERY = timedelta(seconds=20)
@@ -509,7 +509,7 @@ class PlanningRecorder:
     async def record_examined(
         self, lease: Lease, reservations: Sequence[Reservation], broken: Collection[str], now: datetime
     ) -> None:
-        """`broken`: types that could not be planned, so that nobody of them was looked at."""
+        """`broken`: types that could not be planned, so their requests were not examined."""
         if self._last is not None:
             epoch, at = self._last
             if epoch == lease.epoch and timedelta(0) <= now - at < _RECORD_EVERY:

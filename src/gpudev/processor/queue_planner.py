@@ -1,4 +1,4 @@
-"""The queues of all GPU types across cycles: what they remember, decide and publish."""
+"""Plans the queues of all GPU types, cycle by cycle: memory, decisions, publication."""
 
 import asyncio
 import time
@@ -43,10 +43,10 @@ class DiskZones:
         self._location_by_disk: dict[DiskId, DiskLocation | None] = {}
         self._loaded_at: datetime | None = None
         self.zone_constraints: Mapping[ReservationId, ZoneConstraint] = {}
-        """Of those who wait. Never changed, only replaced."""
+        """Of queued requests. Replaced as a whole, never mutated."""
 
     async def refresh(self, reservations: Sequence[Reservation], state: ClusterState, now: datetime) -> None:
-        if not any(node.zone for node in state.nodes):  # volumes do not care where they are used
+        if not any(node.zone for node in state.nodes):  # volumes are not bound to zones
             self.zone_constraints = {}
             return
         waiting = [row for row in reservations if row.disk_id is not None and row.status.is_waiting]
@@ -64,13 +64,13 @@ class DiskZones:
         self.zone_constraints = constrain_to_disks(waiting, places, self._move_takes)
 
 
-# Publishes each GPU type's plan when it changed, but never so often that it costs much.
+# Publishes each GPU type's plan when it has changed, at a limited rate.
 
 
 _AT_LEAST_EVERY = timedelta(seconds=30)
 _CHEAP_SECONDS = 0.01
 _SHARE_OF_TIME = 20
-"""A plan that is dear to make is made for at most a twentieth of the time."""
+"""Building expensive plans takes at most a twentieth of the time."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class PlanPublisher:
         self._drafts, self._published = {}, {}
 
     def set_draft(self, draft: PlanDraft) -> None:
-        """What is to be published next, if it is worth it."""
+        """The candidate for the next publication."""
         self._drafts[draft.gpu_type] = draft
 
     async def publish(self, lease: Lease) -> None:
@@ -119,7 +119,7 @@ class PlanPublisher:
 log = structlog.get_logger(__name__)
 _LEARN_EVERY = timedelta(minutes=1)
 _SAMPLES_PER_TYPE, _OUTCOMES_PER_TYPE = 1000, 2500
-"""What is learnt from: as much as the habits and the track record remember."""
+"""Samples to learn from: as many as usage ratios and track record keep."""
 
 
 class QueuePlanner:
@@ -133,7 +133,7 @@ class QueuePlanner:
         *,
         disk_zones: DiskZones | None = None,
     ) -> None:
-        """`disk_zones` None: it does not matter where disks are."""
+        """`disk_zones` None: disks are not bound to zones."""
         self._disk_zones = disk_zones
         self._long_queues: dict[str, LongQueue] = {}
         self._row_caches: dict[str, RowCache] = {}
@@ -150,15 +150,15 @@ class QueuePlanner:
         self._publisher = PlanPublisher(plans)
 
     async def prepare(self, lease: Lease, now: datetime) -> None:
-        """Before the first turn with a lease: remember what the processor before us promised. Now and then: learn."""
+        """Before the first cycle with a lease: loads the promises of the previous processor. Periodically: learns."""
         if lease.epoch != self._epoch:
             self._memories = await self._load_memories(now)
             self._long_queues = {}
             self._publisher.reset()
             self._epoch = lease.epoch
         if self._learnt_at is None or not timedelta(0) <= now - self._learnt_at < _LEARN_EVERY:
-            stays = await self._estimates.list_usage_samples(_SAMPLES_PER_TYPE)
-            self._experience = learn_experience(stays, await self._estimates.outcomes(_OUTCOMES_PER_TYPE))
+            samples = await self._estimates.list_usage_samples(_SAMPLES_PER_TYPE)
+            self._experience = learn_experience(samples, await self._estimates.outcomes(_OUTCOMES_PER_TYPE))
             self._learnt_at = now
         if self._fair_share.on:
             self._usage = await self._users.usage(now, timedelta(hours=self._fair_share.half_life_hours))
@@ -166,33 +166,34 @@ class QueuePlanner:
     async def load_zone_constraints(
         self, reservations: Sequence[Reservation], state: ClusterState, now: datetime
     ) -> None:
-        """Before every turn: what else has to be known of those who wait."""
+        """Before every cycle: zone constraints of queued requests."""
         if self._disk_zones is not None:
             await self._disk_zones.refresh(reservations, state, now)
 
     def decide(
         self, reservations: Sequence[Reservation], state: ClusterState, now: datetime, decisions: Decisions
     ) -> dict[str, str]:
-        """Plan each type by itself, so that a type that cannot be planned stops no other. Answers the broken ones."""
+        """Plans each type separately, so that an error in one does not stop the others. Returns the broken types with
+        their errors."""
         broken: dict[str, str] = {}
         waited_for = {r.gpu_type for r in reservations if r.status.is_waiting}
         for gpu_type in sorted(waited_for | {node.gpu_type for node in state.nodes}):
             try:
-                turn = self._run_cycle(self._gather_input(reservations, state, now, gpu_type))
+                result = self._run_cycle(self._gather_input(reservations, state, now, gpu_type))
             except Exception as error:
                 log.exception("plan.broken", gpu_type=gpu_type)
                 instruments.broken_plans.labels(gpu_type).inc()
                 broken[gpu_type] = f"{type(error).__name__}: {error}"
                 self._long_queues.pop(gpu_type, None)
                 continue
-            self._memories[gpu_type] = turn.memory
-            if turn.draft is not None:
-                self._publisher.set_draft(turn.draft)
-            decisions.add(turn.decisions)
+            self._memories[gpu_type] = result.memory
+            if result.draft is not None:
+                self._publisher.set_draft(result.draft)
+            decisions.add(result.decisions)
         return broken
 
     def is_long(self, reservations: Sequence[Reservation]) -> bool:
-        """Whether deciding may take so long that others should not wait for it."""
+        """Whether planning may take long, so that it should run in a thread."""
         return sum(1 for row in reservations if row.status.is_waiting) >= LONG_QUEUE
 
     async def publish(self, lease: Lease) -> None:
@@ -201,24 +202,24 @@ class QueuePlanner:
     def _gather_input(
         self, reservations: Sequence[Reservation], state: ClusterState, now: datetime, gpu_type: str
     ) -> QueueInput:
-        turns = self._fair_ranks(reservations, gpu_type, now)
+        fair_ranks = self._fair_ranks(reservations, gpu_type, now)
         known = self._row_caches.setdefault(gpu_type, RowCache())
-        anchors = self._disk_zones.zone_constraints if self._disk_zones is not None else None
+        zone_constraints = self._disk_zones.zone_constraints if self._disk_zones is not None else None
         return gather_queue_input(
             reservations,
             state.nodes,
             now,
             self._timing,
             gpu_type,
-            fair_ranks=turns,
-            zone_constraints=anchors,
+            fair_ranks=fair_ranks,
+            zone_constraints=zone_constraints,
             cache=known,
         )
 
     def _run_cycle(self, queue_input: QueueInput) -> QueueCycleResult:
         memory = self._memories.get(queue_input.gpu_type) or QueueMemory()
         experience = self._experience.get(queue_input.gpu_type, NO_EXPERIENCE)
-        # Half as many as make it long keep it so: a queue of about that length does not go back and forth.
+        # Hysteresis: a long queue stays long down to half the limit.
         enough = LONG_QUEUE // 2 if queue_input.gpu_type in self._long_queues else LONG_QUEUE
         if len(queue_input.waiting) >= enough:
             return self._long_queues.setdefault(queue_input.gpu_type, LongQueue()).run_cycle(
@@ -237,9 +238,9 @@ class QueuePlanner:
 
     async def _load_memories(self, now: datetime) -> dict[str, QueueMemory]:
         promises = {gpu_type: dict(plan.estimates) for gpu_type, plan in (await self._plans.refresh()).items()}
-        told = {
+        recorded = {
             outcome.estimate.reservation_id: outcome.estimate
             for outcome in await self._estimates.outcomes_since(now)
             if outcome.started_at is None
         }
-        return {gpu_type: QueueMemory(promised, dict(told)) for gpu_type, promised in promises.items()}
+        return {gpu_type: QueueMemory(promised, dict(recorded)) for gpu_type, promised in promises.items()}

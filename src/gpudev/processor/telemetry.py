@@ -23,7 +23,7 @@ def trace_changes(
     reservations: Sequence[Reservation],
     now: datetime,
 ) -> None:
-    """Of those that were written: who got a place has waited, who is there has started, who is over was there."""
+    """Spans of written changes: `preparing` ends the wait, `active` the start, an end the whole."""
     if not tracer.is_enabled or not done:
         return
     known = {row.reservation_id: row for row in reservations}
@@ -40,7 +40,7 @@ def trace_changes(
 
 
 def trace_effect(tracer: Tracer, reservation_id: ReservationId, kind: str, result: str, seconds: float) -> None:
-    """One attempt, that has just ended."""
+    """One attempt, which has just ended."""
     if not tracer.is_enabled:
         return
     root, now_ns = reservation_root_span(reservation_id), time.time_ns()
@@ -69,7 +69,7 @@ def _part(row: Reservation, name: str, begun: datetime, ended: datetime) -> Span
 
 
 def _whole(row: Reservation, now: datetime, *, is_error: bool) -> Span:
-    """From the submit until the shell is there, or until it is clear that it will not be."""
+    """From the submit until the dev server is ready or has failed."""
     root = reservation_root_span(row.reservation_id)
     return Span(
         "reservation",
@@ -90,28 +90,28 @@ def _about(row: Reservation) -> dict[str, str | int]:
     }
 
 
-# Log context: every log line about a reservation has its id and the id of the request that made it.
+# Log context: every log line about a reservation has its id and the id of the request that created it.
 
 
 log = structlog.get_logger(__name__)
 
 
 def bind_request_id(reservation: Reservation | None) -> None:
-    """For all that this task says from now on."""
+    """For all further log lines of this task."""
     if reservation is not None and reservation.request_id is not None:
         structlog.contextvars.bind_contextvars(request_id=reservation.request_id)
 
 
 def log_changes(decisions: Decisions, done: frozenset[ReservationId], reservations: Iterable[Reservation]) -> None:
-    """Each decision, and whether it was still in time."""
+    """Each change, and whether it was written or stale."""
     if not decisions.changes:
         return
     requests = request_ids_of(reservations)
     for change in decisions.changes:
-        fate = "done" if change.reservation_id in done else "stale"
+        result = "done" if change.reservation_id in done else "stale"
         kind = change.event.kind if change.event else "updated"
         ids = {"reservation_id": str(change.reservation_id), **requests.get(change.reservation_id, {})}
-        log.info(f"reservation.{kind}", **ids, fate=fate)
+        log.info(f"reservation.{kind}", **ids, result=result)
 
 
 def request_ids_of(reservations: Iterable[Reservation]) -> dict[ReservationId, dict[str, str]]:

@@ -1,7 +1,7 @@
-"""The loop of a worker: rounds that find what is due and begin it, woken by news or by time. One task per key works on
-what was found (`gpudev.keyed_tasks`).
+"""The loop of a worker: rounds that find and begin what is due, started by wake-ups and timers.
 
-Rows are the truth: a wake-up only says that a round is worth it, and whatever fails is found again by a later one.
+One task per key does the work (`gpudev.keyed_tasks`). Rows are authoritative: a wake-up only triggers a round, and a
+later round finds again whatever failed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 class Wakeup(asyncio.Event):
     async def take(self, timeout: timedelta) -> None:
-        """Wait until it is set, at most for this long, and clear it."""
+        """Waits until it is set, at most this long, and clears it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout.total_seconds()):
                 await self.wait()
@@ -37,8 +37,8 @@ class WorkLoop:
         rest: timedelta,
         pause: timedelta = timedelta(0),
     ) -> None:
-        """`run_round` returns when the next one is due. `rest`: until the next one after a failure, or while this
-        process may not act. `pause`: at least so long between two, so that many wake-ups share one."""
+        """`run_round` returns the time until the next round. `rest`: the time after a failure, or while this process
+        may not act. `pause`: the minimum between rounds, so that wake-ups share one."""
         self._name = name
         self._run_round = run_round
         self._rest = rest
@@ -61,7 +61,7 @@ class WorkLoop:
 
 
 async def log_errors(subject: str, work: Awaitable[_T], otherwise: _T, **fields: str) -> _T:
-    """Nothing that `work` raises ends the processor: it is logged, and what is still to be done stands in its row."""
+    """Logs everything that `work` raises; the rows show what is still to be done."""
     try:
         return await work
     except GpuDevError as error:

@@ -7,22 +7,23 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class LoginMethod:
-    """One way in, and what a client must know to take it. Nothing here is secret."""
+    """One login method, and what a client needs for it. Contains no secrets."""
 
     kind: str = field(metadata={"description": "aws, oidc, invitation or local"})
     server_names: list[str] | None = field(
-        default=None, metadata={"description": "aws: as what the server may be addressed in a signed request"}
+        default=None, metadata={"description": "aws: accepted server names in a signed request"}
     )
-    roles: list[str] | None = field(default=None, metadata={"description": "aws: the roles of which one is needed"})
+    roles: list[str] | None = field(default=None, metadata={"description": "aws: roles, one of which is required"})
     regions: list[str] | None = field(
-        default=None, metadata={"description": "aws: for which regions' STS a request may be signed"}
+        default=None, metadata={"description": "aws: regions whose STS endpoint is accepted"}
     )
-    issuer: str | None = field(default=None, metadata={"description": "oidc: who gives the ID tokens that are taken"})
-    client_id: str | None = field(default=None, metadata={"description": "oidc: whom these tokens must be for"})
+    issuer: str | None = field(default=None, metadata={"description": "oidc: the issuer of accepted ID tokens"})
+    client_id: str | None = field(default=None, metadata={"description": "oidc: the audience of accepted ID tokens"})
     client_secret: str | None = field(
-        default=None, metadata={"description": "oidc: what some issuers give to every program; not a secret"}
+        default=None,
+        metadata={"description": "oidc: the client secret that some issuers require; not confidential"},
     )
-    scopes: list[str] | None = field(default=None, metadata={"description": "oidc: what to ask the issuer for"})
+    scopes: list[str] | None = field(default=None, metadata={"description": "oidc: scopes to request from the issuer"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class LoginMethods:
 
 @dataclass(frozen=True, kw_only=True)
 class NonceView:
-    """Good for one login, in its time."""
+    """Valid for one login until it expires."""
 
     nonce: str
     expires_at: datetime
@@ -40,14 +41,14 @@ class NonceView:
 
 @dataclass(frozen=True, kw_only=True)
 class AwsLoginRequest:
-    """A request to STS, signed with the caller's AWS credentials. It holds no secret key."""
+    """A request to STS, signed with the caller's AWS credentials. It contains no secret key."""
 
     method: str = field(metadata={"description": "POST"})
     url: str = field(metadata={"description": "The STS endpoint of one of the regions: https://sts.REGION.…/"})
     headers: dict[str, str] = field(
         metadata={
             "description": "Host, Content-Type, X-Amz-Date, X-Amz-Security-Token, X-GPU-Dev-Server, X-GPU-Dev-Nonce "
-            "and Authorization; all others must be signed, and no further ones are taken"
+            "and Authorization; all others must be signed, and no further ones are accepted"
         }
     )
     body: str = field(metadata={"description": "Action=GetCallerIdentity&Version=2011-06-15"})
@@ -55,7 +56,7 @@ class AwsLoginRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class LoginView:
-    """A key, shown once, and whom it speaks for."""
+    """A key, shown once, and its user."""
 
     api_key: str
     expires_at: datetime | None
@@ -73,17 +74,15 @@ _STRICT: dict[str, Any] = {"extra": "forbid"}
 class OidcLoginRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    id_token: str = field(metadata={"description": "As the issuer gave it, minutes ago at most; it is good once"})
-    nonce: str | None = field(
-        default=None, metadata={"description": "What the login sent to the issuer, where it sent one"}
-    )
+    id_token: str = field(metadata={"description": "As issued, at most minutes old; valid once"})
+    nonce: str | None = field(default=None, metadata={"description": "The nonce sent to the issuer, if any"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class InvitationLoginRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    secret: str = field(metadata={"description": "From the invitation's link; it is good once"})
+    secret: str = field(metadata={"description": "From the invitation's link; valid once"})
 
 
 @dataclass(frozen=True, kw_only=True)

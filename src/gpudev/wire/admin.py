@@ -1,4 +1,4 @@
-"""What admins see on the wire: users, keys, the audit log, GPU types and settings."""
+"""Administration on the wire: users, keys, the audit log, GPU types and settings."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -38,7 +38,7 @@ class UserList:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRecordView:
-    """Never the key itself: `key_prefix` is how its holder can tell it."""
+    """Never the key itself: its holder recognizes it by `key_prefix`."""
 
     key_id: int
     username: str
@@ -81,7 +81,7 @@ class AuditEntryList:
 class GpuTypeView:
     name: str
     instance_type: str
-    max_gpus: int = field(metadata={"description": "On one node; 0: a CPU type"})
+    max_gpus: int = field(metadata={"description": "Per node; 0: a CPU type"})
     cpus: int
     memory_gb: int
     multinode: bool
@@ -96,7 +96,7 @@ class GpuTypeList:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypeChange:
-    """What is left out, or null, stays."""
+    """Absent or null: unchanged."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
@@ -109,5 +109,5 @@ class GpuTypeChange:
 @dataclass(frozen=True, kw_only=True)
 class SettingsView:
     settings: dict[str, Any] = field(
-        metadata={"description": "By name; durations in seconds; of a secret only `set` or `unset`"}
+        metadata={"description": "By name; durations in seconds; secrets as `set` or `unset`"}
     )

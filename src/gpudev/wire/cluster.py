@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedNode:
-    """It runs, and takes nothing new."""
+    """A node that runs but accepts no new work."""
 
     name: str
-    reason: str | None = field(metadata={"description": "What the operator who closed it says; null: nothing"})
+    reason: str | None = field(metadata={"description": "The operator's reason; null: none given"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class GpuAvailability:
     desired_capacity: int
     queue_length: int
     estimated_wait_minutes: int | None = field(
-        metadata={"description": "Expected wait for one GPU (or slot) asked for now; 0: starts at once; null: unknown"}
+        metadata={"description": "Expected wait for one GPU (or slot) requested now; 0: starts at once; null: unknown"}
     )
     latest_wait_minutes: int | None = field(metadata={"description": "The same if nobody leaves early"})
     wait_reason: str | None = field(metadata={"description": "Why it would wait; null: it would not, or unknown"})
@@ -63,13 +63,13 @@ class CordonRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     reason: str = field(
-        default="", metadata={"description": "For everybody who waits: one line of at most 200 printable characters"}
+        default="", metadata={"description": "Shown to queued users: one line of at most 200 printable characters"}
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CordonView:
-    """Of one node, as operators have left it."""
+    """The cordon state of one node."""
 
     name: str
     cordoned: bool
@@ -86,7 +86,7 @@ class ClusterStatus:
     active_reservations: int
     preparing_reservations: int
     queued_reservations: int
-    processor: str = field(metadata={"description": "alive, or why nobody is planning"})
+    processor: str = field(metadata={"description": "alive, or why no processor plans"})
     seen_at: datetime | None
 
 
@@ -99,7 +99,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """problem+json: `detail` is one sentence for the person who asked."""
+    """problem+json: `detail` is one sentence for the user."""
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""Wire models from and to JSON, with the standard library alone.
+"""Wire models from and to JSON, with the standard library only.
 
 Unknown fields are ignored (a newer server may send more). A value of the wrong type raises an error that names its
 field.
@@ -16,16 +16,16 @@ _readers: dict[Any, _Reader] = {}
 
 
 class MalformedData(ValueError):
-    """The data is not what its model says; the message names the field."""
+    """The data does not match its model; the message names the field."""
 
 
 def decode_model(model: type[_T], data: object) -> _T:
-    """One wire model from decoded JSON. Raises Malformed."""
+    """One wire model from decoded JSON. Raises MalformedData."""
     return cast("_T", _reader(model)(data, ""))
 
 
 def encode_model(value: Any, *, without_none: bool = False) -> Any:
-    """A wire model as what `json.dumps` takes. `without_none` leaves out what was not given."""
+    """A wire model as input of `json.dumps`. `without_none` omits fields that are None."""
     if is_dataclass(value):
         pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
         return {name: encode_model(each) for name, each in pairs if not (without_none and each is None)}
@@ -88,7 +88,7 @@ def _model_reader(model: type[Any]) -> _Reader:
 
 
 def _default_of(field: "Field[Any]") -> Any:
-    """What an absent field means. One that may be null may be absent: an older server does not know it yet."""
+    """The default of an absent field. Nullable fields may be absent: an older server does not know them yet."""
     if field.default is not MISSING:
         return field.default
     return None if NoneType in get_args(field.type) else MISSING
@@ -122,7 +122,7 @@ def _dict_reader(read_value: _Reader) -> _Reader:
 
 def _plain_reader(kind: type) -> _Reader:
     def read_plain(data: Any, where: str) -> Any:
-        # A bool is an int to Python, and nothing of the kind on the wire.
+        # In Python a bool is an int; on the wire it is not.
         if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
             raise MalformedData(f"{where} should be {kind.__name__}, not {_name(data)}")
         return data

@@ -10,7 +10,7 @@ def _doc(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EtaErrors:
-    median_minutes: float | None = field(metadata=_doc("Of the absolute error; null: nobody has started"))
+    median_minutes: float | None = field(metadata=_doc("Of the absolute error; null: no starts yet"))
     p90_minutes: float | None
 
 
@@ -18,20 +18,20 @@ class EtaErrors:
 class EtaBreach:
     reservation_id: str
     gpu_type: str
-    latest: datetime = field(metadata=_doc("The promise that was broken"))
-    started_at: datetime | None = field(metadata=_doc("null: it waits still"))
+    latest: datetime = field(metadata=_doc("The broken guarantee"))
+    started_at: datetime | None = field(metadata=_doc("null: it still waits"))
     cause: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class EtaStatistics:
     gpu_type: str | None = field(metadata=_doc("null: all types together"))
-    started: int = field(metadata=_doc("How many had to wait and have started"))
+    started: int = field(metadata=_doc("Requests that waited and have started"))
     expected_error: EtaErrors
     latest_error: EtaErrors
-    in_interval: float | None = field(metadata=_doc("Share of them that started in the interval they were told"))
-    confidence: float = field(metadata=_doc("What that share is meant to be"))
-    latest_broken: int = field(metadata=_doc("How many started, or still wait, later than `latest`"))
+    in_interval: float | None = field(metadata=_doc("Share of them that started within the estimated interval"))
+    confidence: float = field(metadata=_doc("The target of that share"))
+    latest_broken: int = field(metadata=_doc("Requests that started, or still wait, after `latest`"))
     latest_broken_by_cause: dict[str, int]
 
 
@@ -54,14 +54,12 @@ class PlanNode:
     total_gpus: int
     offers: bool = field(metadata={"description": "Whether it is ready and open for new work"})
     steps: list[PlanStep]
-    cordon_reason: str | None = field(
-        default=None, metadata={"description": "What the operator who closed it says; null: none has"}
-    )
+    cordon_reason: str | None = field(default=None, metadata={"description": "The operator's reason; null: no cordon"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStart:
-    """One who waits. Whose it is only its owner and operators learn."""
+    """One queued request. Only its owner and operators get its id."""
 
     position: int
     gpu_count: int
@@ -84,7 +82,7 @@ class TypePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """The coming hours, if everybody stays to their planned end."""
+    """The coming hours, if every reservation runs to its planned end."""
 
     begins: datetime
     until: datetime

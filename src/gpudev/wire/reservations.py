@@ -13,7 +13,7 @@ def _doc(text: str, **constraints: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitRequest:
-    """What a user asks for. Unknown fields are refused."""
+    """A request for a reservation. Unknown fields are rejected."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -27,12 +27,12 @@ class SubmitRequest:
         default=None, metadata=_doc("Hours, from when the dev server is ready (default 8, at most 24)", strict=True)
     )
     github_user: str | None = field(
-        default=None, metadata=_doc("Whose published GitHub keys may log in", max_length=39)
+        default=None, metadata=_doc("GitHub user whose public keys may log in", max_length=39)
     )
     ssh_public_keys: list[str] | None = field(
         default=None, metadata=_doc("Public keys that may log in, instead of GitHub's", max_length=50)
     )
-    name: str | None = field(default=None, metadata=_doc("A name for people", max_length=63))
+    name: str | None = field(default=None, metadata=_doc("A display name", max_length=63))
     image: str | None = field(default=None, metadata=_doc("Container image (Kubernetes)", max_length=255))
     disk_name: str | None = field(
         default=None,
@@ -40,7 +40,7 @@ class SubmitRequest:
     )
     max_wait_hours: float | None = field(
         default=None,
-        metadata=_doc("Cancelled if it has not started after so many hours; absent: it waits on", strict=True),
+        metadata=_doc("Cancelled if not started after this many hours; absent: no limit", strict=True),
     )
     environment: dict[str, str] | None = field(
         default=None,
@@ -50,12 +50,12 @@ class SubmitRequest:
     dotfiles: str | None = field(
         default=None,
         repr=False,
-        metadata=_doc("Git repository that is cloned to ~/.dotfiles and installed", max_length=500),
+        metadata=_doc("Git repository, cloned to ~/.dotfiles and installed", max_length=500),
     )
     startup_script: str | None = field(
         default=None,
         repr=False,
-        metadata=_doc("Text of a program that is run there once it is ready", max_length=65_536),
+        metadata=_doc("Text of a start-up script, run once the dev server is ready", max_length=65_536),
     )
 
 
@@ -70,19 +70,19 @@ class PriorityRequest:
 class ExtendRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
-    extension_hours: float = field(metadata=_doc("Hours to add to the present end", strict=True))
+    extension_hours: float = field(metadata=_doc("Hours to add to the current end", strict=True))
 
 
 @dataclass(kw_only=True)
 class EtaView:
-    """When a waiting reservation starts."""
+    """The estimated start of a queued reservation."""
 
-    expected: datetime | None = field(metadata=_doc("As often before as after; null: nothing is known yet"))
-    interval_from: datetime | None = field(metadata=_doc("It starts between here and `interval_to` …"))
+    expected: datetime | None = field(metadata=_doc("The median; null: unknown yet"))
+    interval_from: datetime | None = field(metadata=_doc("Start of the interval that ends at `interval_to`"))
     interval_to: datetime | None
-    confidence: float = field(metadata=_doc("… in this share of all cases"))
-    latest: datetime = field(metadata=_doc("The promise: it starts by then even if nobody leaves early"))
-    margin_seconds: float = field(metadata=_doc("What `latest` allows for snapshot and teardown of the one before"))
+    confidence: float = field(metadata=_doc("The share of starts that fall into the interval"))
+    latest: datetime = field(metadata=_doc("The guaranteed start: it holds even if nobody leaves early"))
+    margin_seconds: float = field(metadata=_doc("The part of `latest` for snapshot and teardown"))
 
 
 @dataclass(kw_only=True)
@@ -97,17 +97,17 @@ class NodeShareView:
 class GpuUseView:
     """One GPU of a reservation, as last measured."""
 
-    gpu: str = field(metadata=_doc("Its number on its node"))
+    gpu: str = field(metadata=_doc("Its index on the node"))
     node: str
     at: datetime
-    busy: float | None = field(metadata=_doc("Which share of the time it computed, from 0 to 1"))
+    busy: float | None = field(metadata=_doc("Utilization, from 0 to 1"))
     memory_used_bytes: int | None
     memory_total_bytes: int | None
 
 
 @dataclass(kw_only=True)
 class JobView:
-    """One reservation. A job's id is its reservation's id. (Not frozen: that takes twice as long to make.)"""
+    """One reservation. A job's id is its reservation's id. (Not frozen: that takes twice as long to create.)"""
 
     reservation_id: str
     job_id: str
@@ -120,20 +120,20 @@ class JobView:
     gpu_count: int
     node_count: int
     duration_hours: float
-    priority: int = field(default=0, metadata=_doc("Who has a higher one goes first; operators set it"))
+    priority: int = field(default=0, metadata=_doc("Higher goes first; set by operators"))
     created_at: datetime
     launched_at: datetime | None
     expires_at: datetime | None
     cancelled_at: datetime | None
     reservation_ended: datetime | None
-    released_at: datetime | None = field(metadata=_doc("When everything it had was confirmed gone"))
-    queue_position: int | None = field(metadata=_doc("Place among those waiting for the type; 1 is next"))
+    released_at: datetime | None = field(metadata=_doc("When the teardown was confirmed"))
+    queue_position: int | None = field(metadata=_doc("Position in the type's queue; 1 is next"))
     estimated_wait_minutes: int | None = field(metadata=_doc("The expected wait, rounded up"))
-    estimated_start_at: datetime | None = field(metadata=_doc("Its start if everybody ahead stays to the planned end"))
-    eta: EtaView | None = field(metadata=_doc("While it waits: when it starts, with a stated error"))
+    estimated_start_at: datetime | None = field(metadata=_doc("Its start if all ahead run to their planned ends"))
+    eta: EtaView | None = field(metadata=_doc("While it waits: its estimated start"))
     wait_reason: str | None
     last_queue_update: datetime | None
-    step: str | None = field(metadata=_doc("What is being done right now, in words"))
+    step: str | None = field(metadata=_doc("The current step, for people"))
     failure_reason: str | None
     disk_name: str | None
     image: str | None
@@ -145,22 +145,22 @@ class JobView:
     ssh_user: str | None
     ssh_command: str | None
     ssh_host_key: str | None = field(metadata=_doc("The dev server's public host key (known_hosts form, no host)"))
-    warning: str | None = field(metadata=_doc("Something the owner should know now (expiry near, scratch home)"))
+    warning: str | None = field(metadata=_doc("A warning for the owner (expiry near, scratch home)"))
     wait_until: datetime | None = field(
-        default=None, metadata=_doc("While it waits: when it is cancelled if it has not started (max_wait_hours)")
+        default=None, metadata=_doc("While it waits: when it is cancelled if not started (max_wait_hours)")
     )
     users: list[str] | None = field(
-        default=None, metadata=_doc("Who else may log in, by GitHub name; told only of one that is asked for by its id")
+        default=None, metadata=_doc("Collaborators, by GitHub name; only for a single reservation")
     )
     jupyter: str | None = field(
-        default=None, metadata=_doc("starting, ready or failed; null: off. Told only of one asked for by its id")
+        default=None, metadata=_doc("starting, ready or failed; null: off. Only for a single reservation")
     )
     setup_outcome: str | None = field(
-        default=None, metadata=_doc("What became of its owner's dotfiles and start-up script, once they have run")
+        default=None, metadata=_doc("The result of dotfiles and start-up script, once they have run")
     )
     gpus: list[GpuUseView] | None = field(
         default=None,
-        metadata=_doc("How busy its GPUs are, where that is measured. Told only of one that is asked for by its id"),
+        metadata=_doc("Utilization of its GPUs, if measured. Only for a single reservation"),
     )
 
 

@@ -16,14 +16,14 @@ class AddUsersRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     github_users: list[str] = field(
-        metadata=_doc("GitHub names; the keys they publish now may log in", min_length=1, max_length=20)
+        metadata=_doc("GitHub user names; their current public keys may log in", min_length=1, max_length=20)
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevServerUser:
     github_user: str
-    keys: int = field(metadata=_doc("How many keys GitHub published when they were added"))
+    keys: int = field(metadata=_doc("Number of keys that GitHub listed at the time of adding"))
     added_by: str
     added_at: datetime
 
@@ -31,31 +31,30 @@ class DevServerUser:
 @dataclass(frozen=True, kw_only=True)
 class DevServerUsers:
     reservation_id: str
-    users: list[DevServerUser] = field(metadata=_doc("Beside the owner"))
-    in_effect: bool = field(metadata=_doc("Whether the dev server has it so (before it runs: false)"))
-    trouble: str | None = field(default=None, metadata=_doc("Why it does not have it so yet, if something is wrong"))
+    users: list[DevServerUser] = field(metadata=_doc("Without the owner"))
+    in_effect: bool = field(metadata=_doc("Whether the dev server has applied it (before it runs: false)"))
+    trouble: str | None = field(default=None, metadata=_doc("Why it is not applied yet, if something is wrong"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JupyterView:
     reservation_id: str
     state: str = field(metadata=_doc("off, starting, ready or failed"))
-    reason: str | None = field(metadata=_doc("When failed: why, and what can be done about it"))
-    trouble: str | None = field(default=None, metadata=_doc("Why the dev server could not be told yet"))
+    reason: str | None = field(metadata=_doc("When failed: the cause and the remedy"))
+    trouble: str | None = field(default=None, metadata=_doc("Why it is not applied yet, if something is wrong"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JupyterLink:
-    url: str = field(metadata=_doc("Opens Jupyter in a browser, once; relative to this API where it has no host"))
-    expires_at: datetime = field(metadata=_doc("Until then it opens; the browser it opened in may go on"))
+    url: str = field(metadata=_doc("Opens Jupyter in a browser, once; relative to this API if it has no host"))
+    expires_at: datetime = field(metadata=_doc("Until then it opens; the browser session may continue"))
 
 
 # Proxy tokens, and the protocol of a session.
 #
 # A session is a WebSocket at `GET /v1/jobs/{job_id}/ssh`, opened with `Authorization: Bearer TOKEN`. Binary messages
 # carry the bytes of one TCP connection to the dev server's ssh server; message boundaries mean nothing. An empty
-# binary message marks the end of one direction (half-close). The server pings; clients answer as every WebSocket
-# does.
+# binary message marks the end of one direction (half-close). The server pings; clients answer with pongs.
 
 
 def _description(text: str) -> dict[str, Any]:
@@ -64,9 +63,9 @@ def _description(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyToken:
-    token: str = field(metadata=_description("Opens sessions to this one dev server; shown this once"))
+    token: str = field(metadata=_description("Opens sessions to this dev server; shown once"))
     reservation_id: str
-    expires_at: datetime = field(metadata=_description("Until then it opens sessions; those it opened go on"))
+    expires_at: datetime = field(metadata=_description("Until then it opens sessions; open sessions continue"))
     url: str | None = field(
-        default=None, metadata=_description("Where the proxy is; null: where this API is, at `/v1/jobs/{job_id}/ssh`")
+        default=None, metadata=_description("The proxy's URL; null: this API, at `/v1/jobs/{job_id}/ssh`")
     )

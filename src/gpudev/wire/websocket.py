@@ -1,7 +1,7 @@
 """WebSocket frames (RFC 6455) for a stream of bytes, both directions, without I/O.
 
-Messages are passed on as they come in, never put together first: their boundaries mean nothing to us. Pings and closes
-come as whole frames. `gpu-dev proxy-command` loads this for every connection, so it imports little.
+Messages are passed on as they arrive and never reassembled: their boundaries have no meaning. Pings and closes are
+returned as whole frames. `gpu-dev proxy-command` loads this for every connection, so it imports little.
 """
 
 import os
@@ -15,25 +15,25 @@ CLOSE, PING, PONG = 0x8, 0x9, 0xA
 _LAST_FRAGMENT, _RESERVED, _OPCODE = 0x80, 0x70, 0x0F
 _MASKED = 0x80
 _EXTENDED_LENGTH = {126: 2, 127: 8}
-"""Bytes of the length that follow, by what stands where a short length would."""
+"""Size of the extended length field, by the value of the 7-bit length."""
 _LARGEST_CONTROL = 125
 _NO_CODE = 1005
-# Masks keep web pages from choosing what an old cache on the way sees. Here no page chooses anything: what is sent is
-# ssh's ciphertext. A mask of zeros is a mask, and it costs nothing, where another would cost as much as the encryption.
+# Masks prevent web pages from controlling the bytes that an old cache sees. Here no page controls anything: the payload
+# is ssh ciphertext. A mask of zeros is valid and costs nothing, while another would cost as much as the encryption.
 _ZERO_MASK = b"\0\0\0\0"
 PING_FRAME = bytes((_LAST_FRAGMENT | PING, 0))
-"""From a server, with nothing in it."""
+"""From a server, without payload."""
 
 Unmask = Callable[[bytes | memoryview, bytes], bytes]
 
 
 class BrokenProtocol(Exception):
-    """The other side does not speak as it should."""
+    """The peer violates the protocol."""
 
     def __init__(self, message: str, rest: bytes) -> None:
         super().__init__(message)
         self.rest = rest
-        """What came, from the frame on that is wrong."""
+        """The received bytes, from the invalid frame on."""
 
 
 class DataEvent(NamedTuple):
@@ -41,15 +41,15 @@ class DataEvent(NamedTuple):
 
 
 class EndEvent(NamedTuple):
-    """An empty message: no more bytes come from there; ours are still taken."""
+    """An empty message: the peer sends no more bytes, but still accepts ours."""
 
 
 class ControlEvent(NamedTuple):
     opcode: int
     payload: bytes
-    """As it came: from a client, masked."""
+    """As received: masked, if from a client."""
     frame: bytes
-    """All of it."""
+    """The whole frame."""
 
 
 FrameEvent = DataEvent | EndEvent | ControlEvent
@@ -66,7 +66,7 @@ def new_key() -> str:
 
 def accept_value(key: str) -> str:
     try:
-        # hashlib would set up all of OpenSSL first, which takes longer than the whole handshake.
+        # hashlib initializes all of OpenSSL first, which takes longer than the whole handshake.
         from _sha1 import sha1  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         from hashlib import sha1
@@ -75,12 +75,12 @@ def accept_value(key: str) -> str:
 
 
 def client_data_header(size: int) -> bytes:
-    """What goes before so many bytes. None: our direction has ended."""
+    """The header of a frame with this payload size. 0 ends our direction."""
     return _header(_BINARY, size, _ZERO_MASK)
 
 
 def server_data_header(size: int) -> bytes:
-    """The same from a server."""
+    """The same, from a server."""
     return _header(_BINARY, size, b"")
 
 
@@ -107,18 +107,18 @@ def parse_close(payload: bytes) -> ClosePayload:
 
 
 class FrameReader:
-    """Takes bytes as they arrive, gives what they say. Data are views of what was given, not copies."""
+    """Parses bytes as they arrive into events. Data are views of the input, not copies."""
 
     def __init__(self, unmask: Unmask | None = None) -> None:
-        """`unmask`: for frames from a client, which are always masked; None: from a server, which never are."""
+        """`unmask`: for frames from a client, which are always masked. None: from a server, which never are."""
         self._unmask = unmask
         self._partial = b""
-        """The beginning of a header or of a control frame."""
+        """An incomplete header or control frame."""
         self._left = 0
         self._mask = b""
 
     def read(self, received: bytes | memoryview) -> Iterator[FrameEvent]:
-        """Raises BrokenProtocol; nothing is to be read after that."""
+        """Raises BrokenProtocol; do not read any further after that."""
         if self._partial:
             received, self._partial = self._partial + bytes(received), b""
         view = memoryview(received)
@@ -161,15 +161,14 @@ class FrameReader:
     def _plain(self, part: memoryview) -> bytes | memoryview:
         if self._unmask is None or self._mask == _ZERO_MASK:
             return part
-        turn = len(part) % 4
+        shift = len(part) % 4
         plain = self._unmask(part, self._mask)
-        self._mask = self._mask[turn:] + self._mask[:turn]
+        self._mask = self._mask[shift:] + self._mask[:shift]
         return plain
 
 
 class FrameBoundaryTracker:
-    """Where frames end in one direction's bytes, which are passed on unread: only there is room for a frame of one's
-    own."""
+    """Tracks frame boundaries in bytes that are passed on unread: a frame of our own can be inserted only there."""
 
     def __init__(self) -> None:
         self._partial = b""
@@ -178,7 +177,7 @@ class FrameBoundaryTracker:
 
     @property
     def is_at_boundary(self) -> bool:
-        """Nothing is half said, and no goodbye was."""
+        """No frame is incomplete, and none was a close."""
         return not (self._partial or self._left or self._is_closed)
 
     def advance(self, data: bytes) -> None:
@@ -203,15 +202,15 @@ class _FrameHead(NamedTuple):
     first: int
     """Opcode and flags."""
     mask: bytes
-    """Empty: there is none."""
+    """Empty: unmasked."""
     size: int
-    """Of the payload."""
+    """Payload size."""
     length: int
-    """Of this header."""
+    """Header size."""
 
 
 def _parse_head(view: memoryview) -> _FrameHead | None:
-    """None: it is not complete."""
+    """None: incomplete."""
     if len(view) < 2:
         return None
     short = view[1] & 0x7F

@@ -1,1 +1,1 @@
-"""Use cases: gather facts, ask planning for a decision, write it."""
+"""Use cases: load facts, let `planning` decide, write the result."""

@@ -1,4 +1,4 @@
-"""Repeats a workflow's load, decide and write when another writer was faster."""
+"""Retries a workflow (load, decide, write) after a stale write."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
@@ -14,8 +14,8 @@ _ATTEMPTS = 5
 def retry_on(
     conflict: type[Conflict],
 ) -> Callable[[Callable[_P, Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]:
-    """Call it again from its start, since it reads anew; the last attempt's error is the caller's. Whatever was written
-    before `conflict` was raised must be fine to write twice."""
+    """Calls it again from the start, so that it reads again. The last attempt's error propagates. Writes before
+    `conflict` must be idempotent."""
 
     def decorate(attempt: Callable[_P, Awaitable[_T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
         @wraps(attempt)

@@ -1,6 +1,6 @@
 """Login: a person whom a provider identified becomes a user and gets a key that expires.
 
-Every login method ends here; only the provider knows how it identified the person.
+All login methods end here; only the provider knows how it identified the person.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Login:
     ttl: timedelta | None
 
     async def log_in(self, person: Person, came_from: str | None) -> LoginResult:
-        """Raises Forbidden when this person may not come in."""
+        """Raises Forbidden if this person may not log in."""
         try:
             check_username(person.username)
         except Invalid as error:
@@ -49,7 +49,7 @@ class InvitationLogin:
     async def identify(self, proof: str) -> Person:
         invitation = await self.invitations.accept(proof, now=self.clock.now())
         if invitation is None:
-            # Used, revoked, expired or never made: the difference is nobody's business.
+            # Used, revoked, expired or unknown: callers must not learn which.
             raise Unauthenticated("this invitation is not good (any more): ask for a new one")
-        # Whoever invites answers for who comes; the name is all there is to know them by.
+        # The inviting operator vouches for the person; only the name is known.
         return Person(invitation.username, INVITATION_PROVIDER, invitation.username.lower(), role=invitation.role)

@@ -26,7 +26,7 @@ from gpudev.wire.reservations import EtaView, GpuUseView, JobEvent, JobView, Nod
 _ENDS_SOON = timedelta(minutes=30)
 _EXAMINED_WITHIN = timedelta(seconds=30)
 _PLANNED_WITHIN = timedelta(minutes=2)
-"""Plans are published every half minute, also where nothing has changed."""
+"""Plans are published every half minute, also without a change."""
 _PROCESSOR_AWAY = "the processor, or its cluster, seems to be away"
 
 
@@ -35,9 +35,9 @@ def sees_everything(user: User) -> bool:
 
 
 async def find_job(reservations: ReservationStore, user: User, text: str) -> Reservation:
-    """The one reservation an id, or the beginning of one, means to this user.
+    """The reservation that an id or its prefix means to this user.
 
-    Raises Invalid for what is no id, NotFound, and AmbiguousId naming the candidates.
+    Raises Invalid for a malformed id, NotFound, and AmbiguousId with the candidates.
     """
     digits = parse_id_prefix(text, "job_id", "reservation id")
     if len(digits) == 32:
@@ -47,9 +47,9 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
         candidates = await reservations.find_by_prefix(digits, user.user_id, MAX_CANDIDATES)
         if not candidates and sees_everything(user):
             candidates = await reservations.find_by_prefix(digits, None, MAX_CANDIDATES)
-    living = [found for found in candidates if not found.is_released]
-    if len(living) == 1:
-        return living[0]  # the ended do not make a short id of a living one ambiguous
+    unreleased = [found for found in candidates if not found.is_released]
+    if len(unreleased) == 1:
+        return unreleased[0]  # released reservations do not make a short id ambiguous
     if not candidates:
         raise NotFound(f"{'there is' if sees_everything(user) else 'you have'} no reservation {text!r}")
     if len(candidates) > 1:
@@ -59,18 +59,18 @@ async def find_job(reservations: ReservationStore, user: User, text: str) -> Res
 
 @dataclass(frozen=True, slots=True)
 class ReservationViews:
-    """Tells reservations; where those who wait stand comes from the published plan."""
+    """Reservations as wire models; queue positions come from the published plan."""
 
     plans: PlanView
     clock: Clock
     timing: TimingSettings
     namespace: str = WORKLOAD_NAMESPACE
-    """Where dev servers are, for whoever looks at the cluster itself."""
+    """The Kubernetes namespace of dev servers."""
     usage: GpuUsage | None = None
-    """None: nobody measures how busy GPUs are."""
+    """None: GPU usage is not measured."""
 
     async def view_with_usage(self, reservation: Reservation) -> JobView:
-        """With how busy its GPUs are, which costs a question to whoever measures that."""
+        """With GPU usage, which costs one query."""
         view = await self.view(reservation)
         if self.usage is not None and reservation.status is Status.ACTIVE and reservation.gpu_count:
             view.gpus = [_gpu_use_view(use) for use in await self.usage.find_usage(reservation)] or None
@@ -82,10 +82,10 @@ class ReservationViews:
 
     async def views(self, reservations: Sequence[Reservation]) -> list[JobView]:
         plans: Mapping[str, QueuePlan] = {}
-        if any(one.status.is_waiting for one in reservations):
+        if any(each.status.is_waiting for each in reservations):
             plans = await self.plans.refresh()
         now = self.clock.now()
-        return [job_view(one, now, plans.get(one.gpu_type), self.timing, self.namespace) for one in reservations]
+        return [job_view(each, now, plans.get(each.gpu_type), self.timing, self.namespace) for each in reservations]
 
 
 def _gpu_use_view(use: GpuUse) -> GpuUseView:
@@ -100,7 +100,7 @@ def _gpu_use_view(use: GpuUse) -> GpuUseView:
 
 
 def current_estimate(reservation: Reservation, plan: QueuePlan | None) -> Estimate | None:
-    """Where one who waits stands: by its row, or by the plan if that is newer. None: nobody has looked yet."""
+    """The estimate of a queued request: from its row, or from the plan if that is newer. None: not examined yet."""
     planned = plan.estimates.get(reservation.reservation_id) if plan else None
     written = reservation.last_queue_update
     if plan is not None and planned is not None and (written is None or plan.made_at >= written):
@@ -165,7 +165,7 @@ def job_view(
 
 
 def wait_minutes(estimate: Estimate | None, now: datetime) -> int | None:
-    """The wait as it is expected; the longest one where nothing is known about that."""
+    """The expected wait; the guaranteed one if no expected start is known."""
     if estimate is None:
         return None
     awaited = estimate.interval.expected if estimate.interval else estimate.latest
@@ -173,7 +173,7 @@ def wait_minutes(estimate: Estimate | None, now: datetime) -> int | None:
 
 
 def by_planned_ends(estimate: Estimate | None, now: datetime, timing: TimingSettings) -> datetime | None:
-    """The promised start without the time that clearing away may take: when those ahead end by plan."""
+    """The guaranteed start without the teardown margin: when those ahead end by plan."""
     if estimate is None or estimate.latest is None:
         return None
     return max(estimate.latest - timing.teardown_margin, min(now, estimate.latest))
@@ -210,7 +210,7 @@ def minutes_until(moment: datetime, now: datetime) -> int:
 
 
 def _gpus(reservation: Reservation, units: int) -> int:
-    """A CPU node's slot is a unit, but no GPU."""
+    """0 for CPU slots, which are units but not GPUs."""
     return units if reservation.gpu_count else 0
 
 

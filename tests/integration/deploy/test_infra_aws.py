@@ -213,7 +213,7 @@ async def test_the_reconciler_finds_exactly_the_groups_that_were_applied(
     warnings = json.loads(done.out)["availability"]["warnings"]
     without = {name for name in types_with_gpus() if any(f"-gpu-nodes-{name}*;" in one for one in warnings)}
     assert without == types_with_gpus() - {"t4", "h100"}
-    assert not [one for one in warnings if "named after no GPU type" in one]
+    assert not [one for one in warnings if "matches no GPU type" in one]
     await asyncio.to_thread(assert_it_tells_the_truth_about_itself, program, moto)
 
 

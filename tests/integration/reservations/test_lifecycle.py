@@ -183,7 +183,7 @@ async def test_a_message_that_names_nothing_ends_in_the_dead_letter_queue(world:
     assert await queue_length(world.stores, RESERVATION_QUEUE) == 0
     letters = await world.stores.message_queue.peek_messages("gpu_reservations_dlq")
     assert letters[0].body["failures"] == 3
-    assert "names no reservation" in letters[0].body["error"]
+    assert "has no reservation id" in letters[0].body["error"]
 
 
 async def test_a_lost_message_is_caught_by_the_sweep(world: World) -> None:

@@ -32,7 +32,7 @@ class ReservationSpec:
 
     def spec_fields(self) -> dict[str, Any]:
         """As keyword arguments for a draft or reservation."""
-        return {one.name: getattr(self, one.name) for one in fields(ReservationSpec)}
+        return {each.name: getattr(self, each.name) for each in fields(ReservationSpec)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

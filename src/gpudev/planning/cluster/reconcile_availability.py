@@ -49,7 +49,7 @@ def assign_groups(groups: Iterable[NodeGroup], prefix: str, type_names: Collecti
     management: list[NodeGroup] = []
     unmatched: list[NodeGroup] = []
     of_types, of_management = f"{prefix}-gpu-nodes-", f"{prefix}-cpu-nodes"
-    for group in sorted(groups, key=lambda one: one.name):
+    for group in sorted(groups, key=lambda group: group.name):
         if group.name.startswith(of_types):
             name = _longest_whole_name(group.name.removeprefix(of_types), type_names)
             (unmatched if name is None else by_type[name]).append(group)

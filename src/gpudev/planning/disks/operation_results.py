@@ -178,9 +178,9 @@ def after_call(
         case TagVolume():
             return conclude_step(facts, FinishOperation("done"), now)
         case RemoveVolume():
-            removed = replace(call.record, status=VolumeStatus.REMOVED)
+            retired = replace(call.record, status=VolumeStatus.REMOVED)
             unlinked = replace(disk, volume_id=None) if disk.volume_id == call.volume_id else None
-            return OperationChanges(_continue(operation, "removed a volume"), unlinked, volumes=(removed,))
+            return OperationChanges(_continue(operation, "removed a volume"), unlinked, volumes=(retired,))
         case RemoveSnapshot():
             removed = replace(call.record, status=SnapshotStatus.REMOVED)
             return OperationChanges(_continue(operation, "removing snapshots"), snapshots=(removed,))
@@ -301,9 +301,9 @@ def _fail(facts: OperationFacts, reason: str, now: datetime) -> OperationChanges
         if each.operation_id == operation_id and each.status is VolumeStatus.MAKING
     )
     is_unmade = operation.kind in (OperationKind.CREATE, OperationKind.CLONE) and disk.volume_id is None
-    removed = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if is_unmade else None
+    closed = replace(disk, is_deleted=True, deleted_at=now, purge_started_at=now) if is_unmade else None
     failed = _end(operation, OperationState.FAILED, now, error=reason[:_LONGEST_TEXT])
-    return OperationChanges(failed, removed, snapshots, volumes, event=f"{operation.kind.label} failed: {reason}")
+    return OperationChanges(failed, closed, snapshots, volumes, event=f"{operation.kind.label} failed: {reason}")
 
 
 def _history_line(kind: OperationKind, result: str) -> str:

@@ -1,6 +1,6 @@
-"""Cluster views: availability, status and plan, as people see them.
+"""Cluster views: availability, status and plan, as shown to users.
 
-The numbers come from the planner's own input, so that what is offered can be had.
+The numbers come from the planner's own input, so that what is shown as available can be reserved.
 """
 
 from collections import defaultdict
@@ -28,12 +28,12 @@ from gpudev.workflows.reservation_views import current_estimate, minutes_until, 
 
 _LAST_IN_LINE = 2**62
 _LIVE_FOR = timedelta(minutes=1)
-"""A processor that runs says what it sees at least this often."""
+"""A running processor publishes at least this often."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeStatusFacts:
-    """Everything of one GPU type that its numbers follow from."""
+    """The facts from which one GPU type's numbers are computed."""
 
     gpu_type: GpuType
     nodes: Sequence[Node]
@@ -72,7 +72,7 @@ class ClusterStatusViews:
             if gpu_type.is_active
         ]
         now, duration = self.clock.now(), timedelta(hours=self.limits.default_hours)
-        return AvailabilityList(gpu_types=[describe_type(one, duration, now, self.timing) for one in facts])
+        return AvailabilityList(gpu_types=[describe_type(each, duration, now, self.timing) for each in facts])
 
     async def cluster_status(self, *, is_planning: bool) -> ClusterStatus:
         nodes, seen_at = await self.nodes.nodes()
@@ -84,9 +84,9 @@ class ClusterStatusViews:
             nodes=views,
             total_gpus=sum(view.total_gpus for view in with_gpus),
             available_gpus=sum(view.available_gpus for view in with_gpus),
-            active_reservations=sum(1 for one in unreleased if one.status is Status.ACTIVE),
-            preparing_reservations=sum(1 for one in unreleased if one.status is Status.PREPARING),
-            queued_reservations=sum(1 for one in unreleased if one.status.is_waiting),
+            active_reservations=sum(1 for each in unreleased if each.status is Status.ACTIVE),
+            preparing_reservations=sum(1 for each in unreleased if each.status is Status.PREPARING),
+            queued_reservations=sum(1 for each in unreleased if each.status.is_waiting),
             processor="alive" if is_planning else "no processor is alive: nothing is started until one is",
             seen_at=seen_at,
         )
@@ -97,7 +97,7 @@ def describe_type(
 ) -> GpuAvailability:
     row = _freshest_row(facts, now, timing)
     one_more = _quote_one_unit(facts, duration, now, timing)
-    waiting = sum(1 for one in facts.unreleased if one.status.is_waiting)
+    waiting = sum(1 for each in facts.unreleased if each.status.is_waiting)
     return GpuAvailability(
         gpu_type=facts.gpu_type.name,
         description=facts.gpu_type.description,
@@ -127,8 +127,8 @@ def describe_type(
 
 
 def _freshest_row(facts: TypeStatusFacts, now: datetime, timing: TimingSettings) -> AvailabilityRow:
-    """What the processor's live view says; what is recorded where that is newer (no processor runs, and somebody has
-    looked once). What only a cloud knows is always as it was recorded."""
+    """The processor's live numbers, or the recorded ones if they are newer (no processor runs, and a reconciler has
+    run). Columns that only the cloud knows are always the recorded ones."""
     recorded = facts.recorded if facts.recorded is not None and facts.recorded.updated_at is not None else None
     if recorded is not None and not _is_live(facts.observed_at, recorded.updated_at):
         return recorded
@@ -154,7 +154,7 @@ def _is_live(observed_at: datetime | None, recorded_at: datetime | None) -> bool
 def node_views(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> list[NodeView]:
     free = free_units(nodes, allocations)
     used = {node.name: node.foreign_units for node in nodes}
-    for share in (share for holding in allocations for share in holding.shares):
+    for share in (share for allocation in allocations for share in allocation.shares):
         used[share.node] = used.get(share.node, 0) + share.units
     return [
         NodeView(
@@ -175,15 +175,15 @@ def node_views(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> list
 
 def _group_by_type(reservations: Sequence[Reservation]) -> Mapping[str, list[Reservation]]:
     by_type: defaultdict[str, list[Reservation]] = defaultdict(list)
-    for one in reservations:
-        by_type[one.gpu_type].append(one)
+    for each in reservations:
+        by_type[each.gpu_type].append(each)
     return by_type
 
 
 def _quote_one_unit(
     facts: TypeStatusFacts, duration: timedelta, now: datetime, timing: TimingSettings
 ) -> Estimate | None:
-    """What somebody who asked for one GPU (or slot) now would be told; None: there is no node."""
+    """The start quote of one GPU (or slot). None: no node."""
     if not facts.nodes:
         return None
     newcomer = Request(
@@ -203,7 +203,7 @@ def _is_cpu(catalogue: Mapping[str, GpuType], gpu_type: str) -> bool:
     return known is not None and known.is_cpu
 
 
-# The plan as people see it: the coming hours of every node, and planned starts.
+# The plan as shown to users: the coming hours of every node, and planned starts.
 
 
 _MOST_LISTED = 200
@@ -223,17 +223,17 @@ class ClusterPlanViews:
         plans = await self.plans.refresh()
         now = self.clock.now()
         until = now + timedelta(hours=hours)
-        holdings = allocations_of(unreleased, now, self.timing)
-        waiting = [one for one in unreleased if one.status.is_waiting and gpu_type in (None, one.gpu_type)]
+        allocations = allocations_of(unreleased, now, self.timing)
+        waiting = [each for each in unreleased if each.status.is_waiting and gpu_type in (None, each.gpu_type)]
         types = []
-        for name in sorted({node.gpu_type for node in nodes} | {one.gpu_type for one in waiting}):
-            own = self._queued_by_position([one for one in waiting if one.gpu_type == name], plans.get(name))
-            bookings = [booking for one, place in own if (booking := self._planned_use(one, place)) is not None]
+        for name in sorted({node.gpu_type for node in nodes} | {each.gpu_type for each in waiting}):
+            own = self._queued_by_position([each for each in waiting if each.gpu_type == name], plans.get(name))
+            bookings = [booking for each, estimate in own if (booking := self._planned_use(each, estimate)) is not None]
             types.append(
                 TypePlan(
                     gpu_type=name,
-                    nodes=[_plan_node(n, holdings, bookings, now, until) for n in nodes if n.gpu_type == name],
-                    waiting=[_planned_start(one, place, user) for one, place in own[:_MOST_LISTED]],
+                    nodes=[_plan_node(n, allocations, bookings, now, until) for n in nodes if n.gpu_type == name],
+                    waiting=[_planned_start(each, estimate, user) for each, estimate in own[:_MOST_LISTED]],
                     waiting_in_all=len(own),
                 )
             )
@@ -242,15 +242,15 @@ class ClusterPlanViews:
     def _queued_by_position(
         self, waiting: Sequence[Reservation], plan: QueuePlan | None
     ) -> list[tuple[Reservation, Estimate]]:
-        """Those that a processor has looked at, by position."""
-        placed = [(one, place) for one in waiting if (place := current_estimate(one, plan)) is not None]
+        """Those with an estimate, by position."""
+        placed = [(each, estimate) for each in waiting if (estimate := current_estimate(each, plan)) is not None]
         return sorted(placed, key=lambda pair: pair[1].position)
 
-    def _planned_use(self, one: Reservation, place: Estimate) -> PlannedUse | None:
-        if place.latest is None or not place.nodes:
+    def _planned_use(self, each: Reservation, estimate: Estimate) -> PlannedUse | None:
+        if estimate.latest is None or not estimate.nodes:
             return None
-        ends = place.latest + one.duration + self.timing.reservation_overhead
-        return PlannedUse(place.latest, ends, place.nodes, max(1, one.gpu_count // one.node_count))
+        ends = estimate.latest + each.duration + self.timing.reservation_overhead
+        return PlannedUse(estimate.latest, ends, estimate.nodes, max(1, each.gpu_count // each.node_count))
 
 
 def _plan_node(
@@ -266,16 +266,16 @@ def _plan_node(
     )
 
 
-def _planned_start(one: Reservation, place: Estimate, user: User) -> PlannedStart:
-    mine = one.user_id == user.user_id
+def _planned_start(each: Reservation, estimate: Estimate, user: User) -> PlannedStart:
+    is_own = each.user_id == user.user_id
     return PlannedStart(
-        position=place.position,
-        gpu_count=one.gpu_count,
-        node_count=one.node_count,
-        latest=place.latest,
-        expected=place.interval.expected if place.interval else None,
-        nodes=list(place.nodes),
-        mine=mine,
-        reservation_id=str(one.reservation_id) if mine or sees_everything(user) else None,
-        reason=place.reason,
+        position=estimate.position,
+        gpu_count=each.gpu_count,
+        node_count=each.node_count,
+        latest=estimate.latest,
+        expected=estimate.interval.expected if estimate.interval else None,
+        nodes=list(estimate.nodes),
+        mine=is_own,
+        reservation_id=str(each.reservation_id) if is_own or sees_everything(user) else None,
+        reason=estimate.reason,
     )

@@ -1,4 +1,4 @@
-"""Drain nodes, and evict or move what runs on them. Nobody is evicted unless asked for."""
+"""Drain nodes, and evict or move what runs on them. Draining alone evicts nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from gpudev.ports.sessions import PersonalizationStore
 from gpudev.workflows.guarded import retry_on
 
 DescribeConsequence = Callable[[Reservation], str | None]
-"""What will happen to somebody who stays, in words. None: nothing."""
+"""What happens to a reservation that stays, for people. None: nothing."""
 
 
 def _no_consequence(_: Reservation) -> str | None:
@@ -37,7 +37,7 @@ class NodeDrain:
     async def drain(
         self, node: str, by: str, reason: str, then: DescribeConsequence = _no_consequence
     ) -> Sequence[Reservation]:
-        """Who is there. Doing it again tells them again. NotFound for a node that was never seen."""
+        """The reservations on it. Doing it again notifies them again. Raises NotFound for an unknown node."""
         cordon = await self.cordons.cordon(node, by, check_cordon_reason(reason), now=self.clock.now())
         there = await self.reservations_on(node)
         for reservation in there:
@@ -45,14 +45,14 @@ class NodeDrain:
         return there
 
     async def reservations_on(self, node: str) -> Sequence[Reservation]:
-        """Also those that have ended and are being cleared away: until that is done, the node is not empty."""
-        return [one for one in await self.unreleased.refresh() if any(share.node == node for share in one.shares)]
+        """Including ended ones that are being torn down: until then the node is not empty."""
+        return [each for each in await self.unreleased.refresh() if any(share.node == node for share in each.shares)]
 
     @retry_on(Stale)
     async def _notify(self, reservation_id: ReservationId, cordon: Cordon, then: DescribeConsequence) -> None:
         found = await self.reservations.find_reservation(reservation_id)
         if found is None or not found.status.holds_capacity:
-            return  # it has ended meanwhile
+            return  # ended meanwhile
         now = self.clock.now()
         message = _drain_message(found, cordon, then(found), now)
         change = changes.event_recorded(found, "node_draining", message)
@@ -78,13 +78,13 @@ def _drain_message(reservation: Reservation, cordon: Cordon, then: str | None, n
 
 
 _MOVED_EVENT = "moved"
-"""The kind of event that tells in its history that it goes on elsewhere."""
+"""The event kind of a moved reservation."""
 _CONTINUES_EVENT = "continues"
-"""And in the history of the one that it goes on as."""
+"""The event kind of its successor."""
 _MOVED_PRIORITY = 10
-"""They had their place already: whoever only waits comes after them."""
+"""Moved reservations had a placement already, so they go before queued ones."""
 _SHORTEST_REST = timedelta(minutes=5)
-"""Less is not worth a new start."""
+"""With less time left, a new start is not worth it."""
 
 
 def keeps_files(reservation: Reservation) -> bool:
@@ -92,9 +92,9 @@ def keeps_files(reservation: Reservation) -> bool:
 
 
 def time_left(reservation: Reservation) -> timedelta:
-    """Of one that was ended before its time."""
+    """Of a reservation that was ended early."""
     if reservation.expires_at is None or reservation.cancelled_at is None:
-        return reservation.duration  # its time had not begun
+        return reservation.duration  # its time had not started
     return reservation.expires_at - reservation.cancelled_at
 
 
@@ -106,15 +106,15 @@ class Eviction:
     clock: Clock
 
     async def end(self, reservation_id: ReservationId, why: str) -> Reservation:
-        """For good. One that has ended already stays as it is."""
+        """Ends it for good. No change if it has ended already."""
         return await self._end(reservation_id, f"ended by an operator: {why}", moves=False)
 
     async def begin_move(self, reservation_id: ReservationId, why: str) -> Reservation:
-        """The first step of moving. Conflict for one that is not placed."""
+        """The first step of a move. Raises Conflict if it has no placement."""
         return await self._end(reservation_id, f"ended to be moved: {why}", moves=True)
 
     async def finish_move(self, reservation_id: ReservationId) -> Reservation | None:
-        """The second, once the first has been cleared away (Conflict before). None: no time worth it was left."""
+        """The second step, after the teardown (Conflict before). None: too little time was left."""
         left = await self._get_reservation(reservation_id)
         if left.status is not Status.CANCELLED or not await self._was_moved(left):
             raise Conflict(f"{short_id(left.reservation_id)} was not moved")
@@ -138,8 +138,8 @@ class Eviction:
 
     async def _record_successor(self, left: Reservation, again: Reservation) -> None:
         message = f"goes on as {short_id(again.reservation_id)}"
-        told = await self.reservations.events(left.reservation_id)
-        if message not in {one.message for one in told}:
+        events = await self.reservations.events(left.reservation_id)
+        if message not in {each.message for each in events}:
             change = changes.event_recorded(left, _MOVED_EVENT, message)
             await self.reservations.apply_change(change, now=self.clock.now())
 
@@ -155,7 +155,7 @@ class Eviction:
         return await self._cancel(found, message, moves=moves)
 
     async def _mark_moved(self, found: Reservation) -> Reservation:
-        """Said before it is done, so that whoever finds it half done knows how it goes on."""
+        """Recorded before it is done, so that an interrupted move can be resumed."""
         if await self._was_moved(found):
             return found
         message = "ends here and is asked for again with the time that is left"
@@ -172,7 +172,7 @@ class Eviction:
 
     @retry_on(IdTaken)
     async def _resubmit(self, left: Reservation, rest: timedelta, setup: Personalization) -> Reservation:
-        key = f"moved-{left.reservation_id}"  # whoever repeats this gets the same one
+        key = f"moved-{left.reservation_id}"  # idempotent: a repetition returns the same reservation
         disk_name = left.disk_name if keeps_files(left) else NO_DISK
         draft = replace(
             ReservationDraft(**left.spec_fields(), disk_name=disk_name, personalization=setup),

@@ -1,6 +1,6 @@
 """Machine refresh: cordon a node group, wait until it is empty, then replace its machines.
 
-It can be interrupted anywhere and resumed: cordons stay until the new machines are there, and a refresh under way is
+It can be interrupted anywhere and resumed: cordons stay until the new machines are there, and a running refresh is
 found again.
 """
 
@@ -15,7 +15,7 @@ from gpudev.ports.cluster import ClusterMachines, CordonStore
 from gpudev.workflows.cluster.drain import DescribeConsequence, NodeDrain
 
 MANAGEMENT_KEEP_PERCENT = 50
-"""The control plane's machines go one after the other: its database has two."""
+"""The control plane's machines are replaced one by one: its database runs on two."""
 WARMUP_SECONDS = 300
 
 
@@ -28,42 +28,43 @@ class NodeGroupRefresh:
     node_drain: NodeDrain
 
     def full_group_name(self, group: str) -> str:
-        """`t4` and `cpu` stand for the groups that infra/ calls so."""
+        """Expands short names such as `t4` and `cpu` to the group names of infra/."""
         if group.startswith(f"{self.prefix}-"):
             return group
         return f"{self.prefix}-cpu-nodes" if group == "cpu" else f"{self.prefix}-gpu-nodes-{group}"
 
     async def nodes_of(self, group: str) -> list[str]:
-        """NotFound: there is no such group. Machines that have not joined the cluster have no node."""
+        """Raises NotFound for an unknown group. Machines that have not joined the cluster have no node."""
         machines = set(await self.groups.machines(group))
-        return sorted(one.node for one in await self.machines.nodes() if one.machine in machines)
+        return sorted(each.node for each in await self.machines.nodes() if each.machine in machines)
 
     async def close_group(
         self, group: str, by: str, reason: str, then: DescribeConsequence
     ) -> tuple[list[str], list[Reservation]]:
-        """The nodes that are closed now, and whoever is there: they have been told. Nodes that no dev server was ever
-        on (the control plane's) are not closed: nothing of ours would start there."""
+        """The closed nodes, and the reservations on them, which were notified. Nodes of the control plane are not
+        closed: no dev server starts there."""
         check_cordon_reason(text := _reason(group, reason))
         closed: list[str] = []
         there: dict[object, Reservation] = {}
         for node in await self.nodes_of(group):
             try:
-                for one in await self.node_drain.drain(node, by, text, then):
-                    there[one.reservation_id] = one
+                for each in await self.node_drain.drain(node, by, text, then):
+                    there[each.reservation_id] = each
             except NotFound:
                 continue
             closed.append(node)
         return closed, list(there.values())
 
     async def are_cordons_in_effect(self, closed: Sequence[str]) -> bool:
-        """Whether the processor gives nobody a place on these any more. Before that, empty means nothing."""
+        """Whether the processor no longer places reservations on these nodes. Before that, an empty node means
+        nothing."""
         return await self.cordons.has_taken_effect(closed)
 
     async def reservations_on(self, closed: Sequence[str]) -> list[Reservation]:
         found: dict[object, Reservation] = {}
         for node in closed:
-            for one in await self.node_drain.reservations_on(node):
-                found[one.reservation_id] = one
+            for each in await self.node_drain.reservations_on(node):
+                found[each.reservation_id] = each
         return list(found.values())
 
     async def find_running_refresh(self, group: str) -> MachineRefresh | None:
@@ -71,7 +72,7 @@ class NodeGroupRefresh:
         return last if last is not None and last.state is RefreshState.RUNNING else None
 
     async def begin_refresh(self, group: str, closed: Sequence[str]) -> MachineRefresh:
-        """Conflict while anybody is there."""
+        """Raises Conflict while reservations are on the nodes."""
         if there := await self.reservations_on(closed):
             raise Conflict(f"{len(there)} reservations are still on machines of {group}")
         is_management = group == f"{self.prefix}-cpu-nodes"
@@ -83,10 +84,10 @@ class NodeGroupRefresh:
         return await self.groups.last_refresh(group)
 
     async def finish_refresh(self, group: str) -> list[str]:
-        """Takes back what `close` did: a new machine may bear an old one's name."""
+        """Removes the cordons of `close_group`: a new machine may have an old one's name."""
         text = _reason(group)
         cordons = (await self.cordons.cordons()).values()
-        ours = [one.node for one in cordons if one.reason == text or one.reason.startswith(f"{text}: ")]
+        ours = [each.node for each in cordons if each.reason == text or each.reason.startswith(f"{text}: ")]
         for node in ours:
             await self.cordons.uncordon(node)
         return sorted(ours)

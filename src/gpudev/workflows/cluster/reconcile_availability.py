@@ -1,7 +1,7 @@
 """Availability pass: observe cluster and cloud once, write each GPU type's numbers.
 
-An incomplete observation changes nothing: rows keep their values, and their age shows it. A type that cannot be
-written stops no other.
+An incomplete observation changes nothing: rows keep their values, and their age shows it. A type that cannot be written
+does not stop the others.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,9 +27,9 @@ from gpudev.ports.reservations import UnreleasedView
 @dataclass(slots=True)
 class AvailabilityReport:
     updated: dict[str, Mapping[str, tuple[int | None, int]]] = field(default_factory=dict)
-    """By type: column → (old, new). Empty where only the time is new."""
+    """By type: column → (old, new). Empty if only the time changed."""
     kept: list[str] = field(default_factory=list)
-    """Types whose rows hold facts that are newer (a processor watches the cluster all the time)."""
+    """Types whose rows are newer (a running processor writes them too)."""
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class AvailabilityReconciliation:
     cluster: ClusterObserver
     cordons: CordonReader
     cloud: CloudView | None
-    """None: no cloud, so the nodes that the cluster knows are all there are."""
+    """None: no cloud, so only the nodes of the cluster count."""
     unreleased: UnreleasedView
     catalogue: Callable[[], Awaitable[Catalogue]]
     store: AvailabilityStore
@@ -67,18 +67,18 @@ class AvailabilityReconciliation:
         return report
 
     async def _rows(self, report: AvailabilityReport) -> list[AvailabilityRow]:
-        # True at the latest when the first question was asked: what came to pass since may be missing.
+        # Taken before the first query: later changes may be missing from the result.
         at = self.clock.now()
         groups = await self._groups(report)
-        seen = await self.cluster.observe()
+        state = await self.cluster.observe()
         unreleased = await self.unreleased.refresh()
-        seen = count_orphans_as_foreign(seen, {row.reservation_id for row in unreleased if row.shares})
-        offered = apply_cordons(seen.nodes, await self.cordons.cordons())
-        holdings = [held for row in unreleased if (held := row.allocation()) is not None]
+        state = count_orphans_as_foreign(state, {row.reservation_id for row in unreleased if row.shares})
+        offered = apply_cordons(state.nodes, await self.cordons.cordons())
+        allocations = [held for row in unreleased if (held := row.allocation()) is not None]
         rows = []
         for gpu_type in (await self.catalogue()).values():
             nodes = [node for node in offered if node.gpu_type == gpu_type.name]
-            numbers = plan_availability(gpu_type, nodes, holdings, groups, at=min(at, seen.at), by=self.by)
+            numbers = plan_availability(gpu_type, nodes, allocations, groups, at=min(at, state.at), by=self.by)
             rows.append(numbers.row)
             report.warnings += numbers.warnings
         return rows

@@ -1,4 +1,4 @@
-"""Disk operations, carried out: load, observe, decide, call the cloud, write; until there is something to wait for.
+"""Carries out disk operations: load, observe, decide, call the cloud, write, until a step must wait.
 
 It may be stopped anywhere and run by several processes: calls to the cloud are idempotent, and writes are guarded. It
 decides nothing.
@@ -53,19 +53,19 @@ from gpudev.ports.cloud import CloudDisks, Snapshot, Volume
 from gpudev.ports.disks import DiskInUse, DiskMaintenance, DiskOperationStore
 
 _MOST_STEPS = 1000
-"""Of one operation in one go: one more than any disk has snapshots, and an end to a mistake of ours."""
+"""Per call of `advance`: more than any disk has snapshots; stops an endless loop."""
 _MOST_STALE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SettledSnapshots:
-    """What became of snapshots that nobody waits for."""
+    """Results for snapshots that no operation waits for."""
 
     count: int
     errors: tuple[str, ...] = ()
-    """Why some could not be looked at."""
+    """Errors of those that could not be read."""
     left: int = 0
-    """How many are still not finished."""
+    """How many are still incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,14 @@ class DiskOperations:
     settings: DiskSettings = field(default_factory=DiskSettings)
     by: str = "processor"
     appears_within: timedelta = timedelta(0)
-    """So long the cloud may not show what it has made."""
+    """How long the cloud may not list a new object."""
     on_complete: Callable[[Sequence[SnapshotRecord]], Awaitable[None]] | None = None
-    """Hears of snapshots that are complete, before anybody hears that the operation that took them is over."""
+    """Called with complete snapshots, before their operation is reported as ended."""
 
     async def request_operation(
         self, user_id: UserId, request: DiskRequest, *, key: str | None = None
     ) -> Operation | None:
-        """Have it done. `key`: asking again with the same one gives the first answer. None: there is nothing to do
-        (only what the system asks for by itself)."""
+        """Requests an operation. `key`: makes it idempotent. None: nothing to do (only for requests of the system)."""
         now = self.clock.now()
         operation_id = OperationId(uuid4())
 
@@ -94,7 +93,7 @@ class DiskOperations:
         return await self.store.accept(user_id, decide, now=now, by=self.by, key=key)
 
     async def advance(self, operation_id: OperationId) -> bool:
-        """One operation, until it is over or has to wait. True: something happened to it."""
+        """Advances one operation until it ends or must wait. True: it changed."""
         moved = stale = 0
         while moved < _MOST_STEPS and stale < _MOST_STALE:
             facts = await self.store.load_facts(operation_id)
@@ -103,24 +102,24 @@ class DiskOperations:
             try:
                 changes = await self._run_step(facts)
                 await self.store.write_changes(changes, now=self.clock.now(), by=self.by)
-            except Stale:  # somebody else did something; it is looked at again
+            except Stale:  # changed by another writer; read it again
                 stale += 1
                 continue
             moved += changes.operation.next_attempt_at is None
             if changes.operation.state.is_finished:
                 break
-            complete = [one for one in changes.snapshots if one.status is SnapshotStatus.COMPLETED]
+            complete = [each for each in changes.snapshots if each.status is SnapshotStatus.COMPLETED]
             if complete and self.on_complete is not None:
                 await self.on_complete(complete)
         return moved > 0
 
     async def settle_snapshots(self) -> SettledSnapshots:
-        """Snapshots that nobody waits for: whether the cloud has finished them. One that cannot be seen stops no
-        other, and is looked at again."""
+        """Checks whether the cloud has completed snapshots that no operation waits for. One that cannot be read does
+        not stop the others and is retried."""
         settled, errors = 0, []
         unsettled = await self.store.list_pending_snapshots()
         for record in unsettled:
-            assert record.cloud_id is not None  # of every pending one
+            assert record.cloud_id is not None  # set for every pending one
             try:
                 found = await self.cloud.find_snapshot(record.cloud_id)
             except (Unavailable, ClusterError) as error:
@@ -135,37 +134,39 @@ class DiskOperations:
         return SettledSnapshots(settled, tuple(errors), len(unsettled) - settled)
 
     async def request_upkeep(self) -> list[Operation]:
-        """Ask for what time has decided: old snapshots go, and disks whose time to be restored is over; disks that have
-        been in use for long are kept."""
+        """Requests what is due: pruning of old snapshots, purging of deleted disks, snapshots of disks in use for
+        long."""
         now = self.clock.now()
         purges = await self.store.list_deleted_before(now - self.settings.retention)
         prunes = await self.store.list_with_snapshots()
         every = self.settings.snapshot_every
         in_use = await self.store.list_without_snapshot_since(now - every) if every else []
         requests: Iterable[tuple[DiskMaintenance | DiskInUse, DiskRequest]] = (
-            *((one, SnapshotDiskInUse(one.disk_id, one.reservation_id)) for one in in_use),
-            *((one, PurgeDisk(one.disk_id)) for one in purges),
-            *((one, PruneDisk(one.disk_id)) for one in prunes),
+            *((each, SnapshotDiskInUse(each.disk_id, each.reservation_id)) for each in in_use),
+            *((each, PurgeDisk(each.disk_id)) for each in purges),
+            *((each, PruneDisk(each.disk_id)) for each in prunes),
         )
-        asked = [await self.request_operation(one.user_id, request) for one, request in requests]
-        return [operation for operation in asked if operation is not None]
+        operations = [await self.request_operation(each.user_id, request) for each, request in requests]
+        return [operation for operation in operations if operation is not None]
 
     async def _run_step(self, facts: OperationFacts) -> OperationChanges:
         call: CloudCall | None = None
         try:
-            seen = await self._query_cloud(plan_cloud_query(facts))
-            if (unseen := find_not_yet_visible(facts, seen, self.clock.now() - self.appears_within)) is not None:
-                raise Unavailable(unseen)
-            step = next_step(facts, seen, self.clock.now(), self.settings)
+            cloud_state = await self._query_cloud(plan_cloud_query(facts))
+            if (
+                invisible := find_not_yet_visible(facts, cloud_state, self.clock.now() - self.appears_within)
+            ) is not None:
+                raise Unavailable(invisible)
+            step = next_step(facts, cloud_state, self.clock.now(), self.settings)
             if isinstance(step, WriteRecords | WaitForCloud | FinishOperation | FailOperation):
                 return conclude_step(facts, step, self.clock.now())
             call = step
             answer = await self._call_cloud(call)
-            return after_call(facts, seen, call, answer, now=self.clock.now(), settings=self.settings)
+            return after_call(facts, cloud_state, call, answer, now=self.clock.now(), settings=self.settings)
         except Unavailable as error:
             return after_no_answer(facts, str(error), self.clock.now())
         except ClusterError as error:
-            if call is None:  # a look that is refused tells nothing about what there is
+            if call is None:  # a rejected query says nothing about what exists
                 return after_no_answer(facts, str(error), self.clock.now())
             return after_rejection(facts, call, str(error), self.clock.now())
 

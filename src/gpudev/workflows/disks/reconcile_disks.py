@@ -1,7 +1,7 @@
 """Disk pass: list volumes, snapshots and recorded disks once, write what differs.
 
-If volumes cannot be listed, nothing is written; without snapshots the rest goes on. It may be stopped anywhere and
-run again.
+If volumes cannot be listed, nothing is written; without snapshots, the rest is. It may be stopped anywhere and run
+again.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class DiskReconcileReport:
     duplicates: list[DuplicateVolumes] = field(default_factory=list)
     skipped: list[SkippedVolume] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
-    """Disks that something is being done to, or that somebody wrote while we looked."""
+    """Disks with a running operation, or written by another process meanwhile."""
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -62,8 +62,8 @@ class DiskReconciliation:
     async def run(self, *, dry_run: bool = False) -> DiskReconcileReport:
         report = DiskReconcileReport()
         try:
-            # Records first: a disk that is made meanwhile shows as a volume without a record at worst, and making its
-            # record again changes nothing. The other way round its record would show without its volume.
+            # Records first: a disk created meanwhile then appears at worst as a volume without a record, and importing
+            # it again changes nothing. In the other order it would appear as a record without its volume.
             records = await self.records.list_records()
         except GpuDevError as error:
             _add_error(report, f"nothing was changed: {error}")
@@ -83,14 +83,14 @@ class DiskReconciliation:
         return report
 
     async def find_orphans(self, prices: ReconcileSettings) -> list[OrphanedStorage]:
-        """Raises where anything cannot be listed: half a report would look like good news."""
+        """Raises if anything cannot be listed: an incomplete report would look like good news."""
         volumes, snapshots = await self.cloud.volumes(), await self.cloud.snapshots()
-        # Afterwards: what was made before the listing is recorded by now.
+        # Last: what was created before the listing is recorded by now.
         records, ours = await self.records.list_records(), await self.records.list_owned_ids()
         return find_orphaned_storage(volumes, snapshots, records, prices, self.clock.now(), ours=ours)
 
     async def _list_cloud(self) -> tuple[Sequence[Volume] | GpuDevError, Sequence[Snapshot] | GpuDevError]:
-        """Both at once: the cloud gathers pages of the one while those of the other are read."""
+        """Both concurrently."""
         async with asyncio.TaskGroup() as listings:
             volumes = listings.create_task(_or_error(self.cloud.volumes()))
             snapshots = listings.create_task(_or_error(self.cloud.snapshots()))
@@ -109,7 +109,7 @@ class DiskReconciliation:
 
 
 async def _or_error(listing: Awaitable[_T]) -> _T | GpuDevError:
-    """A listing that fails does not stop the other one."""
+    """A failed listing does not stop the other one."""
     try:
         return await listing
     except GpuDevError as error:
@@ -122,7 +122,7 @@ def _copy_plan(plan: DiskReconcilePlan, report: DiskReconcileReport) -> None:
     report.statistics.errors = errors_so_far
     report.duplicates, report.skipped = plan.duplicates, plan.skipped
     report.left_alone = [
-        f"{one.username}/{one.disk_name}: operation {one.operation_id} is under way" for one in plan.left_alone
+        f"{each.username}/{each.disk_name}: operation {each.operation_id} is under way" for each in plan.left_alone
     ]
     for error in plan.errors:
         _add_error(report, error)
@@ -151,26 +151,25 @@ def _name(write: DiskWrite) -> str:
     return f"{write.username}/{write.disk_name}"
 
 
-# Adoption: a disk from before there were volumes is a folder under its id, which becomes its volume.
-#
-# Nothing is moved or copied. It may be stopped anywhere and run again.
+# Adoption: a disk from before there were volumes is a folder under its id, which becomes its volume. Nothing is moved
+# or copied. It may be stopped anywhere and run again.
 
 
 @dataclass(frozen=True, slots=True)
 class DiskAdoption:
     store: UnlinkedDisks
     cloud: CloudDisks
-    """One machine's own."""
+    """The volumes of this machine."""
     clock: Clock
     settings: DiskSettings
 
     async def adopt_all(self) -> int:
-        """How many were adopted."""
+        """The number of adopted disks."""
         adopted = 0
         for disk in await self.store.list_unlinked_disks():
             volume_id = str(disk.disk_id)
             if await self.cloud.find_volume(volume_id) is None:
-                continue  # never used: its volume is made when it is
+                continue  # never used: its volume is created at first use
             tags = {OWNER_TAG: disk.username, DISK_NAME_TAGS[0]: disk.name, DISK_ID_TAG: volume_id}
             await self.cloud.tag_volume(volume_id, tags)
             volume = await self.cloud.grow_volume(volume_id, disk.size_gb or self.settings.default_size_gb)

@@ -1,7 +1,7 @@
-"""Disk requests of people: accepted here, carried out by the processor.
+"""Disk requests of users: accepted here, carried out by the processor.
 
-A disk is found by its name under the same lock under which the request is decided, so that it cannot be renamed,
-deleted or claimed in between. What is allowed is decided in `planning.disks.acceptance`.
+A disk is looked up by name under the same lock under which the request is decided, so that it cannot be renamed,
+deleted or claimed in between. `planning.disks.acceptance` decides what is allowed.
 """
 
 import json
@@ -61,7 +61,7 @@ from gpudev.wire.disks import (
     SnapshotView,
 )
 
-# Disks as their owners see them, in the words of the wire. Pure.
+# Disks as wire models. Pure.
 
 
 def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
@@ -90,7 +90,7 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
 
 @dataclass(frozen=True, slots=True)
 class DiskDetailInput:
-    """What there is to know about one disk beside its row."""
+    """The facts about one disk beside its row."""
 
     snapshots: Sequence[SnapshotRecord]
     totals: Mapping[RecordedSnapshotId, ContentsTotals]
@@ -102,7 +102,7 @@ def disk_details(disk: DiskOverview, more: DiskDetailInput, retention: timedelta
     return DiskDetails(
         **vars(disk_view(disk, retention)),
         snapshots=snapshot_views(more.snapshots, disk.state, more.totals),
-        history=[DiskEventView(at=one.at, kind=one.kind, message=one.message, by=one.by) for one in more.history],
+        history=[DiskEventView(at=each.at, kind=each.kind, message=each.message, by=each.by) for each in more.history],
         contents=None if more.listing is None else contents_view(more.listing),
     )
 
@@ -127,7 +127,7 @@ def operation_view(operation: Operation, disk_name: str) -> OperationView:
 def snapshot_views(
     snapshots: Iterable[SnapshotRecord], disk: DiskState, totals: Mapping[RecordedSnapshotId, ContentsTotals]
 ) -> list[SnapshotView]:
-    return [_snapshot_view(one, disk, totals.get(one.snapshot_id)) for one in snapshots if is_listed(one)]
+    return [_snapshot_view(each, disk, totals.get(each.snapshot_id)) for each in snapshots if is_listed(each)]
 
 
 def contents_view(listing: SnapshotContents) -> ContentsView:
@@ -142,8 +142,8 @@ def contents_view(listing: SnapshotContents) -> ContentsView:
         is_complete=contents.is_complete,
         is_counted=contents.is_counted,
         entries=[
-            ContentsEntry(path=one.path, kind=one.kind.value, size_bytes=one.size, modified_at=one.modified_at)
-            for one in contents.entries
+            ContentsEntry(path=each.path, kind=each.kind.value, size_bytes=each.size, modified_at=each.modified_at)
+            for each in contents.entries
         ],
     )
 
@@ -182,11 +182,11 @@ def _snapshot_view(snapshot: SnapshotRecord, disk: DiskState, totals: ContentsTo
 
 
 _OPERATION_NAMESPACE = UUID("5d0f2b86-6a52-4d0f-9f5c-3c1a5a7c9e10")
-"""Under which the ids of operations that were asked for with a key are made."""
+"""Namespace of operation ids derived from idempotency keys."""
 _KEY_PREFIX = "asked "
-"""Before people's own keys: the system has keys, too, and nobody may use one of those. No key has a space."""
+"""Prefix of users' keys, so that they cannot collide with keys of the system. Keys contain no space."""
 _MOST_OPERATIONS = 200
-"""That are looked through for the beginning of an id."""
+"""How many operations are searched for an id prefix."""
 
 RequestBody = CreateDiskRequest | RestoreDiskRequest | RenameDiskRequest | ResizeDiskRequest | CloneDiskRequest | None
 ChooseRequest = Callable[[UserDisks], UserDiskRequest]
@@ -196,7 +196,7 @@ ChooseRequest = Callable[[UserDisks], UserDiskRequest]
 class AcceptedOperation:
     operation: OperationView
     replayed: bool
-    """True: this Idempotency-Key was answered before; nothing was written now."""
+    """True: the answer to an earlier request with this Idempotency-Key; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +208,17 @@ class DiskRequests:
     has_disks: bool = True
     """False: every home is scratch space here."""
 
-    # --- what is asked for -----------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
-    async def create(self, user: User, ask: CreateDiskRequest, key: str | None) -> AcceptedOperation:
+    async def create(self, user: User, body: CreateDiskRequest, key: str | None) -> AcceptedOperation:
         if not self.has_disks:
             raise Invalid("this cluster has no disks: /home/dev is scratch space", field="disk_name")
-        check_new_disk_name(ask.disk_name)
+        check_new_disk_name(body.disk_name)
         disk_id = new_disk_id()
         return await self._request_operation(
             user,
-            _KeyedRequest("create", ask.disk_name, ask, key),
-            lambda _: CreateDisk(disk_id, ask.disk_name, ask.size_gb),
+            _KeyedRequest("create", body.disk_name, body, key),
+            lambda _: CreateDisk(disk_id, body.disk_name, body.size_gb),
         )
 
     async def delete(self, user: User, name: str, key: str | None) -> AcceptedOperation:
@@ -231,60 +231,62 @@ class DiskRequests:
             user, _KeyedRequest("snapshot", name, None, key), lambda facts: SnapshotDisk(_living_disk_id(facts, name))
         )
 
-    async def resize(self, user: User, name: str, ask: ResizeDiskRequest, key: str | None) -> AcceptedOperation:
+    async def resize(self, user: User, name: str, body: ResizeDiskRequest, key: str | None) -> AcceptedOperation:
         return await self._request_operation(
             user,
-            _KeyedRequest("resize", name, ask, key),
-            lambda facts: ResizeDisk(_living_disk_id(facts, name), ask.size_gb),
+            _KeyedRequest("resize", name, body, key),
+            lambda facts: ResizeDisk(_living_disk_id(facts, name), body.size_gb),
         )
 
-    async def rename(self, user: User, name: str, ask: RenameDiskRequest, key: str | None) -> AcceptedOperation:
-        check_new_disk_name(ask.new_name, "new_name")
+    async def rename(self, user: User, name: str, body: RenameDiskRequest, key: str | None) -> AcceptedOperation:
+        check_new_disk_name(body.new_name, "new_name")
         return await self._request_operation(
             user,
-            _KeyedRequest("rename", name, ask, key),
-            lambda facts: RenameDisk(_living_disk_id(facts, name), ask.new_name),
+            _KeyedRequest("rename", name, body, key),
+            lambda facts: RenameDisk(_living_disk_id(facts, name), body.new_name),
         )
 
-    async def clone(self, user: User, name: str, ask: CloneDiskRequest, key: str | None) -> AcceptedOperation:
-        check_new_disk_name(ask.new_name, "new_name")
+    async def clone(self, user: User, name: str, body: CloneDiskRequest, key: str | None) -> AcceptedOperation:
+        check_new_disk_name(body.new_name, "new_name")
         disk_id = new_disk_id()
 
         def choose(facts: UserDisks) -> CloneDisk:
             source = get_living_disk(facts.disks.values(), name)
             snapshot = None
-            if ask.snapshot_id is not None:
-                snapshot = get_snapshot(facts.snapshots, source, ask.snapshot_id).snapshot_id
-            return CloneDisk(disk_id, source.disk_id, ask.new_name, ask.size_gb, snapshot)
+            if body.snapshot_id is not None:
+                snapshot = get_snapshot(facts.snapshots, source, body.snapshot_id).snapshot_id
+            return CloneDisk(disk_id, source.disk_id, body.new_name, body.size_gb, snapshot)
 
-        return await self._request_operation(user, _KeyedRequest("clone", name, ask, key), choose)
+        return await self._request_operation(user, _KeyedRequest("clone", name, body, key), choose)
 
-    async def restore(self, user: User, name: str, ask: RestoreDiskRequest, key: str | None) -> AcceptedOperation:
-        """Without a snapshot: undo a delete."""
-        if ask.new_name is not None:
-            check_new_disk_name(ask.new_name, "new_name")
-        if ask.snapshot_id is not None:
-            for given, text in (("new_name", ask.new_name), ("disk_id", ask.disk_id)):
+    async def restore(self, user: User, name: str, body: RestoreDiskRequest, key: str | None) -> AcceptedOperation:
+        """Without a snapshot: undelete."""
+        if body.new_name is not None:
+            check_new_disk_name(body.new_name, "new_name")
+        if body.snapshot_id is not None:
+            for given, text in (("new_name", body.new_name), ("disk_id", body.disk_id)):
                 if text is not None:
                     raise Invalid(f"{given} is for undoing a delete; a clone makes a snapshot a new disk", field=given)
 
         def choose(facts: UserDisks) -> UserDiskRequest:
             disks = facts.disks.values()
-            if ask.snapshot_id is None:
-                return UndeleteDisk(get_deleted_disk(disks, name, ask.disk_id).disk_id, ask.new_name)
-            disk = get_living_or_deleted_disk(disks, name)  # that a deleted one comes first is said where it is decided
-            return RestoreDisk(disk.disk_id, get_snapshot(facts.snapshots, disk, ask.snapshot_id).snapshot_id)
+            if body.snapshot_id is None:
+                return UndeleteDisk(get_deleted_disk(disks, name, body.disk_id).disk_id, body.new_name)
+            disk = get_living_or_deleted_disk(disks, name)  # a deleted one is rejected on acceptance
+            return RestoreDisk(disk.disk_id, get_snapshot(facts.snapshots, disk, body.snapshot_id).snapshot_id)
 
-        return await self._request_operation(user, _KeyedRequest("restore", name, ask, key), choose)
+        return await self._request_operation(user, _KeyedRequest("restore", name, body, key), choose)
 
-    # --- what is looked at -----------------------------------------------------------------------------------------
+    # --- views -----------------------------------------------------------------------------------------------------
 
     async def disks(self, user: User, *, deleted: bool) -> list[DiskView]:
         found = await self.views.list_user_disks(user.user_id)
-        shown = [one for one in found if not one.state.is_deleted or (deleted and one.state.purge_started_at is None)]
+        shown = [
+            each for each in found if not each.state.is_deleted or (deleted and each.state.purge_started_at is None)
+        ]
         shown += failed_creations(found, self.clock.now())
-        shown.sort(key=lambda one: (one.state.name, one.state.created_at))
-        return [disk_view(one, self.settings.retention) for one in shown]
+        shown.sort(key=lambda each: (each.state.name, each.state.created_at))
+        return [disk_view(each, self.settings.retention) for each in shown]
 
     async def details(self, user: User, name: str, *, deleted: bool) -> DiskDetails:
         disk = await self._find_disk(user, name, deleted=deleted)
@@ -316,22 +318,22 @@ class DiskRequests:
 
     async def operations(self, user: User, name: str, *, deleted: bool) -> list[OperationView]:
         disk = (await self._find_disk(user, name, deleted=deleted)).state
-        return [operation_view(one, disk.name) for one in await self.store.operations(disk.disk_id)]
+        return [operation_view(each, disk.name) for each in await self.store.operations(disk.disk_id)]
 
     async def operation(self, user: User, name: str, operation_id: str) -> OperationView:
-        """Also of one that is deleted by now: deleting is an operation, too."""
+        """Also of a deleted disk: deleting is an operation too."""
         check_disk_name(name)
-        called_so = [one.state for one in await self.views.list_user_disks(user.user_id) if one.state.name == name]
-        if not called_so:
+        named = [each.state for each in await self.views.list_user_disks(user.user_id) if each.state.name == name]
+        if not named:
             raise NotFound(f"you have no disk {name!r}")
         found = await self._find_operation(operation_id)
-        if found is None or found.disk_id not in {disk.disk_id for disk in called_so}:
-            newest = [one for disk in called_so for one in await self.store.operations(disk.disk_id, _MOST_OPERATIONS)]
+        if found is None or found.disk_id not in {disk.disk_id for disk in named}:
+            newest = [each for disk in named for each in await self.store.operations(disk.disk_id, _MOST_OPERATIONS)]
             found = get_operation(newest, name, operation_id)
         return operation_view(found, name)
 
     async def _find_operation(self, text: str) -> Operation | None:
-        """By a whole id, however long ago it was."""
+        """By its full id, of any age."""
         try:
             return await self.store.find_operation(OperationId(UUID(text)))
         except ValueError:
@@ -342,8 +344,8 @@ class DiskRequests:
         for failed in failed_creations(disks, self.clock.now()):
             if failed.state.name == name and not deleted:
                 return failed
-        found = {one.state.disk_id: one for one in disks}
-        states = [one.state for one in disks]
+        found = {each.state.disk_id: each for each in disks}
+        states = [each.state for each in disks]
         chosen = get_living_or_deleted_disk(states, name) if deleted else get_living_disk(states, name)
         return found[chosen.disk_id]
 
@@ -361,21 +363,21 @@ class DiskRequests:
             return changes
 
         operation = await self.store.accept(user.user_id, decide, now=now, by=user.username, key=request.stored_key)
-        assert operation is not None  # whatever people ask for is something to do
+        assert operation is not None  # a user's request always has something to do
         if operation.operation_id != operation_id:
             raise IdempotencyMismatch("this Idempotency-Key was used for another request; use a new one")
         disk = await self.views.find_disk(operation.disk_id)
-        assert disk is not None  # the operation refers to it
+        assert disk is not None  # the operation references it
         return AcceptedOperation(operation_view(operation, disk.state.name), replayed=not written)
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyedRequest:
-    """A request as it was made, to tell it from any other under the same key."""
+    """A request with its idempotency key."""
 
     kind: str
     name: str
-    ask: RequestBody
+    body: RequestBody
     key: str | None
 
     @property
@@ -383,7 +385,7 @@ class _KeyedRequest:
         return None if self.key is None else _KEY_PREFIX + self.key
 
     def operation_id(self, user: User) -> OperationId:
-        """With a key, one that is the same for the same request and for no other."""
+        """With a key, derived from user, key and request; else random."""
         if self.key is None:
             return OperationId(uuid4())
         text = json.dumps([user.user_id, asdict(self)], sort_keys=True, ensure_ascii=True)

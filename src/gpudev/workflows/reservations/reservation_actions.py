@@ -36,7 +36,7 @@ class Extension:
 
     @retry_on(Stale)
     async def extend(self, user: User, job_id: str, hours: float) -> Reservation:
-        """Raises Conflict with the reason and how far it could go, Invalid when no state would allow it."""
+        """Raises Conflict with the reason and the latest possible end, Invalid for an invalid value."""
         found = await find_job(self.reservations, user, job_id)
         now = self.clock.now()
         extends = await self.reservations.extensions(found.gpu_type)
@@ -44,19 +44,19 @@ class Extension:
         return await self._write(found, hours, until, now, extends)
 
     async def _decide(self, found: Reservation, hours: float, now: datetime) -> datetime:
-        holding = to_allocation(found, now, self.timing)
-        if found.status is not Status.ACTIVE or holding is None or found.launched_at is None:
+        allocation = to_allocation(found, now, self.timing)
+        if found.status is not Status.ACTIVE or allocation is None or found.launched_at is None:
             raise Conflict(
                 f"only an active reservation can be extended; {short_id(found.reservation_id)} is {found.status}"
             )
         unreleased = await self.unreleased.refresh()
         nodes, _ = await self.nodes.nodes(found.gpu_type)
         plan = (await self.plans.refresh()).get(found.gpu_type)
-        # A long queue takes a while to plan: on a thread, so that nobody else waits for it.
+        # In a thread: planning a long queue takes a while.
         decision = await asyncio.to_thread(
             decide_extension,
             found.reservation_id,
-            holding,
+            allocation,
             hours,
             nodes=with_zones(nodes, plan),
             allocations=allocations_of(unreleased, now, self.timing),
@@ -96,7 +96,7 @@ class Cancellation:
 
     @retry_on(Stale)
     async def cancel(self, user: User, job_id: str) -> Reservation:
-        """Cancelling twice is fine; what ended otherwise is a Conflict that names its status."""
+        """Idempotent. Raises Conflict if it has ended in another way."""
         found = await find_job(self.reservations, user, job_id)
         if found.status is Status.CANCELLED:
             return found

@@ -1,7 +1,7 @@
 """Stream of one reservation: its state, every change, and its history, until it has ended.
 
 Wake-ups only make it prompt: it polls every few seconds, so a lost notification delays an update and never hides it.
-While the database is away it waits, then goes on.
+While the database is away it waits, then continues.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ class ReservationStream:
     async def watch(
         self, reservation_id: ReservationId, after: int = 0
     ) -> AsyncGenerator[JobView | JobEvent | None, None]:
-        """The view first, then the history after event `after`, then each change: its lines, then the view.
+        """First the view, then the history after event `after`, then for each change its events and the view.
 
-        None says "nothing new, still here". Ends once the view of an ended reservation was given.
+        None is a keep-alive. Ends after the view of an ended reservation.
         """
-        version, told = None, None
-        async with self.changes.subscribe(reservation_id) as wakes, _Wakeups(wakes) as bell:
+        version, sent = None, None
+        async with self.changes.subscribe(reservation_id) as wakes, _Wakeups(wakes) as wakeups:
             while True:
                 try:
                     now = await self._load(reservation_id, version, after)
@@ -46,24 +46,24 @@ class ReservationStream:
                     return
                 reservation, events = now
                 view = await self.views.view(reservation)
-                first = told is None
+                first = sent is None
                 if first:
                     yield view
                 for event in events:
                     after = event.event_id
                     yield event_view(event)
-                if not first and view != told:
+                if not first and view != sent:
                     yield view
                 if reservation.status.is_terminal:
                     return
-                version, told = reservation.version, view
-                if not await bell.wait_for_next(self.poll_seconds):
+                version, sent = reservation.version, view
+                if not await wakeups.wait_for_next(self.poll_seconds):
                     yield None
 
     async def _load(
         self, reservation_id: ReservationId, version: int | None, after: int
     ) -> tuple[Reservation, list[ReservationEvent]] | None:
-        """How it is, then what happened: in this order, an ended one's last line is always among the events."""
+        """The reservation first, then its events: in this order, the last event of an ended one is always included."""
         reservation = await self.reservations.find_reservation(reservation_id)
         if reservation is None:
             return None
@@ -72,8 +72,8 @@ class ReservationStream:
 
 
 class _Wakeups:
-    """Waiting for the next wake-up, at most so long, without ever cancelling the iterator that brings it: an
-    asynchronous generator does not survive that."""
+    """Waits for the next wake-up with a timeout, without cancelling the iterator: an asynchronous generator does not
+    survive that."""
 
     def __init__(self, wakes: AsyncIterator[None]) -> None:
         self._wakes = wakes
@@ -95,7 +95,7 @@ class _Wakeups:
             return False
         more = self._next.result()
         self._next = None
-        if not more:  # whoever woke us has gone; what is left is looking by ourselves
+        if not more:  # the source of wake-ups has ended; only polling is left
             await asyncio.sleep(seconds)
         return bool(more)
 

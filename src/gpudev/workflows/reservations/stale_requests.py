@@ -1,4 +1,4 @@
-"""Sends stale requests again, and gives them up in the end."""
+"""Resends stale requests, and finally cancels them."""
 
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -28,16 +28,16 @@ class StaleRequests:
 
     async def run(self, *, dry_run: bool = False) -> StaleRequestReport:
         report = StaleRequestReport()
-        # The rows first: whoever is looked at in between is then not taken for neglected.
+        # Rows first: a request examined in between is then not taken for stale.
         waiting = await self.reservations.unreleased()
-        looks, now = await self.records.load_planning_records(), self.clock.now()
-        for decision in decide_stale_requests(waiting, looks, now, self.settings.stale_request_after):
+        records, now = await self.records.load_planning_records(), self.clock.now()
+        for decision in decide_stale_requests(waiting, records, now, self.settings.stale_request_after):
             try:
                 if not dry_run:
                     cause = MessageCause.RESENT if isinstance(decision, ResendRequest) else MessageCause.CANCELLED
                     await self.reservations.apply_change(decision.change, now=now, cause=cause)
             except Stale:
-                continue  # somebody has looked at it
+                continue  # it has changed since
             name = short_id(decision.change.reservation_id)
             match decision:
                 case ResendRequest():

@@ -37,14 +37,14 @@ from gpudev.workflows.guarded import retry_on
 
 _MOST_LIVE_COUNTED = 10_000
 _LONGEST_WAIT_HOURS = 24 * 365
-_IMAGE = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")  # a reference, never an address
+_IMAGE = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")  # a reference, never a URL
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
     reservation: Reservation
     replayed: bool
-    """True: this Idempotency-Key was answered before; nothing was written now."""
+    """True: the answer to an earlier request with this Idempotency-Key; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class Submission:
     plans: PlanStore
     timing: TimingSettings
     fixed_cluster: bool
-    """True: no node will ever be added (one machine)."""
+    """True: no nodes are ever added (one machine)."""
     disk_limits: DiskSettings
     disk_locations: DiskLocations
     has_disks: bool = True
-    """False: every home is scratch space here, and whoever names a disk is told so instead of given one."""
+    """False: every home is scratch space here, and a request that names a disk is rejected."""
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
         fingerprint = _fingerprint(request)
         if idempotency_key is not None:
-            # First of all: a repeated request gets its answer even if it would be refused by now.
+            # First: a repeated request gets its answer even if it would be rejected by now.
             earlier = await self.reservations.find_submission(user.user_id, idempotency_key, fingerprint)
             if earlier is not None:
                 return Submitted(await self._with_estimate(earlier, (await self.nodes())[0]), replayed=True)
@@ -78,7 +78,7 @@ class Submission:
         )
         disk_name = self._disk_name(request)
         nodes, seen_at = await self.nodes()
-        # Until a processor has looked, an empty list of nodes says nothing about what there is.
+        # Until a processor has observed the cluster, an empty list of nodes means nothing.
         admitted = await self._admit(user, request, nodes, fixed_cluster=self.fixed_cluster and seen_at is not None)
         keys = await self._login_keys(request)
         draft = ReservationDraft(
@@ -136,7 +136,7 @@ class Submission:
             return UserUsage()
         live = await self.reservations.list_jobs(JobQuery(user.user_id, tuple(LIVE), limit=_MOST_LIVE_COUNTED))
         return UserUsage(
-            queued=sum(1 for one in live if one.status.is_waiting), gpus=sum(one.gpu_count for one in live)
+            queued=sum(1 for each in live if each.status.is_waiting), gpus=sum(each.gpu_count for each in live)
         )
 
     async def _login_keys(self, request: SubmitRequest) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class Submission:
 
     @retry_on(IdTaken)
     async def _write(self, draft: ReservationDraft, idempotency_key: str | None, fingerprint: str) -> Submitted:
-        """A short id may be taken by an unreleased reservation; then another id is drawn."""
+        """Draws another id if an unreleased reservation has the same short id."""
         draft = replace(draft, reservation_id=new_reservation_id())
         limits = UserLimits(self.limits.max_queued_per_user, self.limits.max_gpus_per_user, self.disk_limits)
         written = await self.reservations.submit(
@@ -160,7 +160,7 @@ class Submission:
         return Submitted(written, replayed=written.reservation_id != draft.reservation_id)
 
     async def _with_estimate(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
-        """With the place the planner would give it now, as long as no processor has written one."""
+        """With the planner's current estimate, until a processor has written one."""
         if not reservation.status.is_waiting or reservation.estimate is not None:
             return reservation
         plan = (await self.plans.refresh()).get(reservation.gpu_type)
@@ -174,7 +174,7 @@ class Submission:
         if ahead.count > LONG_QUEUE_AHEAD:
             estimate = estimate_in_long_queue(newcomer, ahead, plan, now)
         else:
-            same_type = [one for one in await self.unreleased.refresh() if one.gpu_type == reservation.gpu_type]
+            same_type = [each for each in await self.unreleased.refresh() if each.gpu_type == reservation.gpu_type]
             estimate = estimate_position(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
         return replace(reservation, estimate=estimate, last_queue_update=now)
 
@@ -206,8 +206,8 @@ def _max_wait(request: SubmitRequest) -> timedelta | None:
 
 
 def _fingerprint(request: SubmitRequest) -> str:
-    """What was asked, told apart from anything else that could be asked under the same key. It is kept longer than the
-    reservation, so nothing of the values of variables is in it: of a short secret even a hash would tell."""
-    asked = {**asdict(request), "environment": sorted(request.environment or {})}
-    text = json.dumps(asked, sort_keys=True, ensure_ascii=True)
+    """Distinguishes requests under the same key. It is kept longer than the reservation, so it does not include values
+    of variables: even a hash would reveal a short secret."""
+    fields = {**asdict(request), "environment": sorted(request.environment or {})}
+    text = json.dumps(fields, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,1 +1,1 @@
-"""Use cases of dev servers in use: addons, ssh tokens and Jupyter access."""
+"""Use cases of running dev servers: addons, SSH tokens and Jupyter access."""

@@ -27,7 +27,7 @@ _TOKEN_BYTES = 32
 
 
 async def find_own_job(reservations: ReservationStore, user: User, job_id: str) -> Reservation:
-    """As `find_job`, but also to operators what is another's is not there: they may end it, not enter it."""
+    """As `find_job`, but for owners only: operators may end other users' reservations, not enter them."""
     found = await find_job(reservations, user, job_id)
     if found.user_id != user.user_id:
         raise NotFound(f"you have no reservation {job_id!r}")
@@ -41,31 +41,31 @@ class AddonChanges:
     keys: PublicKeySource
     clock: Clock
     new_key_pair: Callable[[], tuple[str, str]]
-    """A private key and its public half, in OpenSSH's forms."""
+    """A new key pair (private, public), in OpenSSH format."""
 
     async def find_addons(self, user: User, job_id: str) -> tuple[Reservation, Addons | None]:
         found = await find_job(self.reservations, user, job_id)
         return found, await self.addons.find_addons(found.reservation_id)
 
     async def add_users(self, user: User, job_id: str, names: Sequence[str]) -> Addons:
-        """Raises Invalid for who has no keys, Unavailable when GitHub does not answer; then nobody is added."""
+        """Raises Invalid for a user without keys, Unavailable if GitHub does not answer; then no one is added."""
         found = await find_own_job(self.reservations, user, job_id)
         _check_not_ended(found)
         wanted = _check_names(names)
         keys = await asyncio.gather(*(self._keys_of(name) for name in wanted))
         now = self.clock.now()
         users = [Collaborator(name, tuple(own), user.username, now) for name, own in zip(wanted, keys, strict=True)]
-        event = NewEvent("users", f"{user.username} lets in {', '.join(one.github_user for one in users)}")
+        event = NewEvent("users", f"{user.username} lets in {', '.join(each.github_user for each in users)}")
         return await self._write(
             user, job_id, event, lambda change: self.addons.add_users(change, users, now=self.clock.now())
         )
 
     async def remove_user(self, user: User, job_id: str, name: str) -> Addons:
-        """Removing twice is fine as long as somebody of that name was ever there to be removed."""
+        """Raises NotFound if no such collaborator exists."""
         wanted = check_github_user(name).lower()
-        found, interior = await self.find_addons(user, job_id)
+        found, current = await self.find_addons(user, job_id)
         _check_not_ended(found)
-        if interior is None or all(one.github_user != wanted for one in interior.collaborators):
+        if current is None or all(each.github_user != wanted for each in current.collaborators):
             raise NotFound(f"{name} was not let in to {short_id(found.reservation_id)} (or is removed already)")
         event = NewEvent("users", f"{user.username} removed {wanted}")
         return await self._write(
@@ -73,12 +73,12 @@ class AddonChanges:
         )
 
     async def enable_jupyter(self, user: User, job_id: str) -> Addons:
-        """Again while it runs or starts: nothing is changed. Again after it failed: it is tried anew."""
+        """Idempotent while it starts or runs. After a failure it is started again."""
         found = await find_own_job(self.reservations, user, job_id)
         _check_not_ended(found)
-        interior = await self.addons.find_addons(found.reservation_id)
-        if interior is not None and interior.jupyter is not None and interior.jupyter.status.reason is None:
-            return interior
+        current = await self.addons.find_addons(found.reservation_id)
+        if current is not None and current.jupyter is not None and current.jupyter.status.reason is None:
+            return current
         private, public = self.new_key_pair()
         made = JupyterSecrets(secrets.token_urlsafe(_TOKEN_BYTES), public, private)
         event = NewEvent("jupyter", f"{user.username} enabled Jupyter")
@@ -87,9 +87,9 @@ class AddonChanges:
         )
 
     async def disable_jupyter(self, user: User, job_id: str) -> Addons | None:
-        found, interior = await self.find_addons(user, job_id)
-        if interior is None or interior.jupyter is None:
-            return interior
+        found, current = await self.find_addons(user, job_id)
+        if current is None or current.jupyter is None:
+            return current
         _check_not_ended(found)
         event = NewEvent("jupyter", f"{user.username} disabled Jupyter")
         return await self._write(
@@ -127,6 +127,6 @@ def _check_names(names: Sequence[str]) -> list[str]:
         raise Invalid(str(error), field="github_users") from error
 
 
-def _without_key_hint(sentence: str) -> str:
-    """Here nobody can send keys instead."""
-    return sentence.replace(", or send ssh_public_keys", "")
+def _without_key_hint(message: str) -> str:
+    """Keys cannot be sent here."""
+    return message.replace(", or send ssh_public_keys", "")

@@ -1,4 +1,4 @@
-"""Jupyter access: exchanges a one-time link for a browser session, and checks every request of it."""
+"""Jupyter access: exchanges a one-time link for a browser session and checks each of its requests."""
 
 import hashlib
 import secrets
@@ -23,11 +23,11 @@ _LINK_HINT = "`gpu-dev jupyter open` gives its owner a link"
 
 
 class JupyterAccessDenied(Forbidden):
-    """A link or a browser's secret that is none, or no longer."""
+    """An invalid or expired link or browser secret."""
 
 
 class WrongJupyter(NotFound):
-    """One that is good, for something else than was asked for."""
+    """A valid secret for another Jupyter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class IssuedSecret:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedBrowser:
-    """Somebody who may go to Jupyter, and the way there."""
+    """A permitted user, and the connection to Jupyter."""
 
     grant: Grant
     username: str
@@ -51,7 +51,7 @@ class AdmittedBrowser:
 
 @dataclass(frozen=True, slots=True)
 class JupyterLinks:
-    """For the API."""
+    """Used by the API."""
 
     reservations: ReservationStore
     addons: AddonView
@@ -60,11 +60,11 @@ class JupyterLinks:
     ttl: timedelta
 
     async def issue_link(self, key: ApiKey, job_id: str) -> IssuedSecret:
-        """Raises NotFound for what is not the caller's own, Conflict where there is nothing to open."""
+        """Raises NotFound unless it is the caller's own, Conflict if Jupyter does not run."""
         found = await find_own_job(self.reservations, key.user, job_id)
         rules.get_connection(found.reservation_id, found.status, found.connection)
-        interior = await self.addons.find_addons(found.reservation_id)
-        jupyter = None if interior is None else interior.jupyter
+        addons = await self.addons.find_addons(found.reservation_id)
+        jupyter = None if addons is None else addons.jupyter
         short = short_id(found.reservation_id)
         if jupyter is None:
             raise Conflict(f"Jupyter is not enabled there: `gpu-dev jupyter enable {short}`")
@@ -81,52 +81,52 @@ class JupyterLinks:
 
 @dataclass(frozen=True, slots=True)
 class BrowserSessions:
-    """For whoever stands between browsers and Jupyter."""
+    """Used by the proxy between browsers and Jupyter."""
 
     tokens: ProxyTokenStore
     keys: JupyterSecretStore
     clock: Clock
     session_ttl: timedelta
 
-    async def open_session(self, link: str, asked: str) -> tuple[IssuedSecret, AdmittedBrowser]:
-        """A browser's own secret for a link's. Raises as `admit`."""
+    async def open_session(self, link: str, reservation_id: str) -> tuple[IssuedSecret, AdmittedBrowser]:
+        """Exchanges a link's secret for a browser's. Raises as `admit_browser`."""
         found = await self.tokens.consume_token(_digest(link), TokenPurpose.LINK)
         if found is None:
             raise JupyterAccessDenied(f"invalid or expired link: each opens once, within minutes; {_LINK_HINT}")
         grant, ends_at = found
         now = self.clock.now()
-        guest = await self._check(grant, ends_at, asked, now)
+        admitted = await self._check(grant, ends_at, reservation_id, now)
         issued = IssuedSecret(secrets.token_urlsafe(_RANDOM_BYTES), grant.reservation_id, now + self.session_ttl)
         digest = _digest(issued.secret)
         await self.tokens.save_token(digest, grant, ends_at=issued.ends_at, now=now, purpose=TokenPurpose.BROWSER)
-        return issued, guest
+        return issued, admitted
 
-    async def admit_browser(self, secret: str | None, asked: str) -> AdmittedBrowser:
-        """Raises NotLetIn without a secret that is good, ForAnother for one that is good for something else, Forbidden
-        where its owner may no longer go there, Conflict where nothing runs."""
+    async def admit_browser(self, secret: str | None, reservation_id: str) -> AdmittedBrowser:
+        """Raises JupyterAccessDenied without a valid secret, WrongJupyter for the secret of another one, Forbidden if
+        the access has ended, Conflict if Jupyter does not run."""
         found = None if secret is None else await self.tokens.find_token(_digest(secret), TokenPurpose.BROWSER)
         if found is None:
             raise JupyterAccessDenied(f"this browser has not been let in to this Jupyter: {_LINK_HINT}")
-        return await self._check(*found, asked, self.clock.now())
+        return await self._check(*found, reservation_id, self.clock.now())
 
-    async def _check(self, grant: Grant, ends_at: datetime, asked: str, now: datetime) -> AdmittedBrowser:
-        if str(grant.reservation_id) != asked:
+    async def _check(self, grant: Grant, ends_at: datetime, reservation_id: str, now: datetime) -> AdmittedBrowser:
+        if str(grant.reservation_id) != reservation_id:
             raise WrongJupyter("Jupyter not found")
-        standing = (await self.tokens.load_grant_states([grant])).get(grant)
-        if standing is None or now >= ends_at:
+        grant_state = (await self.tokens.load_grant_states([grant])).get(grant)
+        if grant_state is None or now >= ends_at:
             raise Forbidden(f"this browser was let in too long ago: {_LINK_HINT}")
-        ending = rules.find_session_end(grant, standing)
+        ending = rules.find_session_end(grant, grant_state)
         if ending is not None:
             raise (Forbidden if ending.code is CloseCode.ACCESS_ENDED else Conflict)(ending.reason)
-        connection = rules.get_connection(grant.reservation_id, standing.status, standing.connection)
+        connection = rules.get_connection(grant.reservation_id, grant_state.status, grant_state.connection)
         kept = await self.keys.find_secrets(grant.reservation_id)
         if kept is None:
             raise Conflict("Jupyter is not enabled there (any more)")
-        return AdmittedBrowser(grant, standing.username or "", connection, kept)
+        return AdmittedBrowser(grant, grant_state.username or "", connection, kept)
 
 
 def parse_whole_id(text: str) -> str | None:
-    """As ids are written; None for what is none."""
+    """None: not a full id in its usual form."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -134,5 +134,5 @@ def parse_whole_id(text: str) -> str | None:
 
 
 def _digest(secret: str) -> bytes:
-    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    """A plain hash is enough: the secret has 256 random bits."""
     return hashlib.sha256(secret.encode()).digest()

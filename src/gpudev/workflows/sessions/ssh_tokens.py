@@ -20,9 +20,9 @@ from gpudev.workflows.reservation_views import find_job
 
 _RANDOM_BYTES = 32
 SSH_TOKEN_TTL = timedelta(seconds=60)
-"""For as long a token opens sessions: a client opens one at once, and asks for another token for the next."""
+"""How long a token opens sessions. Clients use it at once and request another for the next session."""
 GRANT_CHECK_EVERY = timedelta(milliseconds=400)
-"""How often it is asked whether open sessions may go on: they must end within a second of being revoked."""
+"""How often open sessions are checked: they must end within a second of a revocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class IssuedToken:
     secret: str
     reservation_id: ReservationId
     ends_at: datetime
-    """Until then it opens sessions; those it opened go on."""
+    """Until then it opens sessions; sessions continue after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class SshTokens:
     ttl: timedelta = SSH_TOKEN_TTL
 
     async def issue_token(self, key: ApiKey, job_id: str) -> IssuedToken:
-        """Raises NotFound for what is not the caller's, Conflict for what is not active."""
+        """Raises NotFound unless it is the caller's own, Conflict unless it is active."""
         found = await find_job(self.reservations, key.user, job_id)
         rules.get_connection(found.reservation_id, found.status, found.connection)
         now = self.clock.now()
@@ -59,31 +59,31 @@ class SshTokens:
         await self.tokens.save_token(_digest(issued.secret), grant, ends_at=issued.ends_at, now=now)
         return issued
 
-    async def admit_session(self, secret: str, asked: str) -> AdmittedSession:
-        """A session to the reservation with this (whole) id. Raises Unauthenticated, Conflict and Unavailable."""
+    async def admit_session(self, secret: str, reservation_id: str) -> AdmittedSession:
+        """A session to the reservation with this full id. Raises Unauthenticated, Conflict and Unavailable."""
         found = await self.tokens.find_token(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
         if found is None:
             raise Unauthenticated("this needs a token of POST /v1/jobs/{job_id}/proxy-token, and that is none")
         grant, ends_at = found
-        standing = (await self.tokens.load_grant_states([grant])).get(grant)
-        connection = rules.admit_session(_parse_id(asked), grant, ends_at, standing, self.clock.now())
-        assert standing is not None
-        return AdmittedSession(grant, standing.username or "", connection)
+        grant_state = (await self.tokens.load_grant_states([grant])).get(grant)
+        connection = rules.admit_session(_parse_id(reservation_id), grant, ends_at, grant_state, self.clock.now())
+        assert grant_state is not None
+        return AdmittedSession(grant, grant_state.username or "", connection)
 
     async def find_ended(self, grants: Sequence[Grant]) -> dict[Grant, SessionEnd]:
-        """Which of these must end now, and why."""
-        standings = await self.tokens.load_grant_states(grants)
-        found = ((grant, rules.find_session_end(grant, standing)) for grant, standing in standings.items())
+        """The grants whose sessions must end now, with the reasons."""
+        grant_states = await self.tokens.load_grant_states(grants)
+        found = ((grant, rules.find_session_end(grant, grant_state)) for grant, grant_state in grant_states.items())
         return {grant: ending for grant, ending in found if ending is not None}
 
 
 def _digest(secret: str) -> bytes:
-    """A plain hash is enough: the secret holds 256 random bits, so there is nothing to guess."""
+    """A plain hash is enough: the secret has 256 random bits."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def _parse_id(text: str) -> ReservationId:
-    """What is no whole id is nobody's."""
+    """None: not a full id."""
     try:
         return ReservationId(UUID(text))
     except ValueError:

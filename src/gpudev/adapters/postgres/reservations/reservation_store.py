@@ -138,7 +138,7 @@ class PostgresReservations:
             )
         return [reservation_rows.reservation_from_row(row) for row in found]
 
-    async def count_ahead(self, reservation: Reservation, planned_seq: int, around: timedelta) -> QueueAhead:
+    async def count_ahead(self, reservation: Reservation, planned_seq: int, overhead: timedelta) -> QueueAhead:
         async with self._pool.acquire() as connection:
             row = await connection.fetchrow(
                 """
@@ -154,7 +154,7 @@ class PostgresReservations:
                 planned_seq,
             )
         assert row is not None
-        return QueueAhead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * around)
+        return QueueAhead(row["count"], row["new"], timedelta(hours=row["new_hours"]) + row["new"] * overhead)
 
     async def extensions(self, gpu_type: str) -> ExtensionCount:
         async with self._pool.acquire() as connection:
