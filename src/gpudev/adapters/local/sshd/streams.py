@@ -64,6 +64,8 @@ class ChildOutput:
         if at_end and self._open:
             self.close()
             self._ended(self)
+        elif self._bytes_until_close is not None:
+            self._loop.call_soon(self._readable)  # a process that keeps it open may never write again
 
     def _read(self) -> tuple[bytes, bool]:
         """Read what is available, up to one chunk. Returns the data and whether the stream has ended.
