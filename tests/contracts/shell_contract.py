@@ -1,6 +1,6 @@
 """What people find behind the ssh command, wherever a dev server runs: tried with the system's own ssh, scp and sftp.
 
-An adapter's tests derive from `ShellContract` and give it a `door` fixture: the way into a dev server that is ready.
+An adapter's tests derive from `ShellContract` and give it an `access` fixture: the way into a dev server that is ready.
 It may be the same one for all of them, and for a test that is tried again.
 """
 
@@ -21,7 +21,7 @@ _MEGABYTES = 8
 
 
 @dataclass(frozen=True)
-class Door:
+class SshAccess:
     connection: SshEndpoint
     key: Path
     folder: Path
@@ -63,7 +63,7 @@ class Door:
         done = await _run(["scp", "-q", "-p", "-r", *self.options(), "-P", str(self.connection.port), *places])
         assert done.returncode == 0, done.stderr
 
-    async def arrive(self) -> "Door":
+    async def arrive(self) -> "SshAccess":
         """Until the way in is open: whoever forwards the port may learn of it a moment later."""
         async with asyncio.timeout(_PATIENCE_S):
             while (await _run([*self.ssh(), "true"])).returncode == 255:  # noqa: ASYNC110 - nobody tells
@@ -73,73 +73,77 @@ class Door:
 
 class ShellContract:
     @pytest.fixture
-    async def door(self) -> AsyncIterator[Door]:
-        raise NotImplementedError("an adapter's tests give the door")
+    async def access(self) -> AsyncIterator[SshAccess]:
+        raise NotImplementedError("an adapter's tests say how to get in")
         yield
 
-    async def test_people_work_as_dev_in_their_home(self, door: Door) -> None:
-        assert await door.out("id -un; echo $HOME; pwd; echo $USER $LOGNAME") == "dev\n/home/dev\n/home/dev\ndev dev\n"
+    async def test_people_work_as_dev_in_their_home(self, access: SshAccess) -> None:
+        assert (
+            await access.out("id -un; echo $HOME; pwd; echo $USER $LOGNAME") == "dev\n/home/dev\n/home/dev\ndev dev\n"
+        )
 
-    async def test_what_a_command_says_and_how_it_ends_arrives(self, door: Door) -> None:
-        done = await door.run("echo out; echo err >&2; exit 7", expect=7)
+    async def test_what_a_command_says_and_how_it_ends_arrives(self, access: SshAccess) -> None:
+        done = await access.run("echo out; echo err >&2; exit 7", expect=7)
         assert (done.stdout, done.stderr) == (b"out\n", b"err\n")
-        assert (await door.run("kill -9 $$", expect=255)).stdout == b""
+        assert (await access.run("kill -9 $$", expect=255)).stdout == b""
 
-    async def test_bytes_pass_unchanged_in_both_directions(self, door: Door) -> None:
+    async def test_bytes_pass_unchanged_in_both_directions(self, access: SshAccess) -> None:
         sent = os.urandom(_MEGABYTES * 1024 * 1024)
-        assert (await door.run("cat", sent)).stdout == sent
+        assert (await access.run("cat", sent)).stdout == sent
 
-    async def test_only_the_key_that_was_given_opens_it_and_only_for_dev(self, door: Door) -> None:
-        stranger = door.folder / "stranger"
+    async def test_only_the_key_that_was_given_opens_it_and_only_for_dev(self, access: SshAccess) -> None:
+        stranger = access.folder / "stranger"
         assert (await _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger)])).returncode == 0
-        other = Door(door.connection, stranger, door.folder)
+        other = SshAccess(access.connection, stranger, access.folder)
         assert (await _run([*other.ssh(), "true"])).returncode == 255
-        assert (await _run([*door.ssh("-l", "root")[:-1], f"root@{door.connection.host}", "true"])).returncode == 255
+        assert (
+            await _run([*access.ssh("-l", "root")[:-1], f"root@{access.connection.host}", "true"])
+        ).returncode == 255
 
-    async def test_a_file_in_the_home_is_there_for_the_next_session(self, door: Door) -> None:
-        await door.run("umask 077; echo 'a line' > ~/file.txt; ln -sf file.txt ~/link; mkdir -p ~/a/b")
-        assert await door.out("cat ~/link; stat -c %a ~/file.txt; cd ~/a/b && pwd") == "a line\n600\n/home/dev/a/b\n"
+    async def test_a_file_in_the_home_is_there_for_the_next_session(self, access: SshAccess) -> None:
+        await access.run("umask 077; echo 'a line' > ~/file.txt; ln -sf file.txt ~/link; mkdir -p ~/a/b")
+        assert await access.out("cat ~/link; stat -c %a ~/file.txt; cd ~/a/b && pwd") == "a line\n600\n/home/dev/a/b\n"
 
-    async def test_files_are_copied_there_and_back(self, door: Door) -> None:
-        tree = door.folder / "tree"
+    async def test_files_are_copied_there_and_back(self, access: SshAccess) -> None:
+        tree = access.folder / "tree"
         (tree / "sub folder").mkdir(parents=True)
         data = os.urandom(300_000)
         (tree / "sub folder" / "data").write_bytes(data)
         (tree / "run.sh").write_text("#!/bin/sh\necho ran\n")
         (tree / "run.sh").chmod(0o755)
-        await door.copy(str(tree), ":/home/dev/")
-        assert await door.out("~/tree/run.sh") == "ran\n"
-        digest = (await door.out("sha256sum '/home/dev/tree/sub folder/data'")).split()[0]
+        await access.copy(str(tree), ":/home/dev/")
+        assert await access.out("~/tree/run.sh") == "ran\n"
+        digest = (await access.out("sha256sum '/home/dev/tree/sub folder/data'")).split()[0]
         assert digest == hashlib.sha256(data).hexdigest()
-        await door.copy(":/home/dev/tree", str(door.folder / "back"))
-        assert (door.folder / "back" / "sub folder" / "data").read_bytes() == data
-        assert (door.folder / "back" / "run.sh").stat().st_mode & 0o777 == 0o755
+        await access.copy(":/home/dev/tree", str(access.folder / "back"))
+        assert (access.folder / "back" / "sub folder" / "data").read_bytes() == data
+        assert (access.folder / "back" / "run.sh").stat().st_mode & 0o777 == 0o755
 
-    async def test_sftp_lists_renames_and_removes(self, door: Door) -> None:
+    async def test_sftp_lists_renames_and_removes(self, access: SshAccess) -> None:
         batch = b"mkdir box\nput /etc/hostname box/one\nrename box/one box/two\nls -1 box\nrm box/two\nrmdir box\n"
-        command = ["sftp", "-q", "-b", "-", *door.options(), "-P", str(door.connection.port), door.who]
+        command = ["sftp", "-q", "-b", "-", *access.options(), "-P", str(access.connection.port), access.who]
         done = await _run(command, batch)
         assert done.returncode == 0, done.stderr
         assert b"box/two" in done.stdout
-        assert await door.out("ls -d ~/box 2>/dev/null || echo gone") == "gone\n"
+        assert await access.out("ls -d ~/box 2>/dev/null || echo gone") == "gone\n"
 
-    async def test_a_terminal_has_the_clients_size_and_kind(self, door: Door) -> None:
-        done = await door.run("tty >/dev/null && echo terminal; echo $TERM", b"", "-tt")
+    async def test_a_terminal_has_the_clients_size_and_kind(self, access: SshAccess) -> None:
+        done = await access.run("tty >/dev/null && echo terminal; echo $TERM", b"", "-tt")
         assert b"terminal" in done.stdout
-        assert (await door.run("tty; true")).stdout.strip() == b"not a tty"
+        assert (await access.run("tty; true")).stdout.strip() == b"not a tty"
 
-    async def test_a_port_there_is_reached_from_here(self, door: Door) -> None:
+    async def test_a_port_there_is_reached_from_here(self, access: SshAccess) -> None:
         """By -W: what the client says goes to the port, and back."""
         serve = "import socket;s=socket.create_server(('127.0.0.1',0));print(s.getsockname()[1],flush=True)"
         serve += ";c,_=s.accept();c.sendall(c.recv(99).upper());c.close()"
         server = await asyncio.create_subprocess_exec(
-            *door.ssh(), f'python3 -c "{serve}"', stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            *access.ssh(), f'python3 -c "{serve}"', stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
         assert server.stdout is not None
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 port = int(await server.stdout.readline())
-                done = await _run([*door.ssh("-W", f"127.0.0.1:{port}")], b"hello")
+                done = await _run([*access.ssh("-W", f"127.0.0.1:{port}")], b"hello")
                 assert done.stdout == b"HELLO"
                 await server.wait()
         finally:
@@ -147,14 +151,14 @@ class ShellContract:
                 server.kill()
                 await server.wait()
 
-    async def test_many_sessions_at_once_do_not_disturb_each_other(self, door: Door) -> None:
-        answers = await asyncio.gather(*(door.out(f"sleep 0.2; echo {number}") for number in range(12)))
+    async def test_many_sessions_at_once_do_not_disturb_each_other(self, access: SshAccess) -> None:
+        answers = await asyncio.gather(*(access.out(f"sleep 0.2; echo {number}") for number in range(12)))
         assert answers == [f"{number}\n" for number in range(12)]
 
-    async def test_what_a_session_leaves_running_goes_on(self, door: Door) -> None:
-        await door.run("rm -f ~/later; nohup sh -c 'sleep 0.5; echo done > ~/later' >/dev/null 2>&1 &")
+    async def test_what_a_session_leaves_running_goes_on(self, access: SshAccess) -> None:
+        await access.run("rm -f ~/later; nohup sh -c 'sleep 0.5; echo done > ~/later' >/dev/null 2>&1 &")
         command = "for _ in $(seq 100); do [ -s ~/later ] && break; sleep 0.1; done; cat ~/later"
-        assert await door.out(command) == "done\n"
+        assert await access.out(command) == "done\n"
 
 
 async def _run(command: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

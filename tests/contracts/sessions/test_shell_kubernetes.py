@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.shell_contract import Door, ShellContract
+from contracts.shell_contract import ShellContract, SshAccess
 from gpudev.domain.reservations.reservation import SshEndpoint
 from support.kubernetes.api import KubeApi
 from support.kubernetes.real_node import RealNode
@@ -28,8 +28,8 @@ def reached(furnished_node: RealNode, tmp_path_factory: pytest.TempPathFactory) 
 
 class TestShellOnARealNode(ShellContract):
     @pytest.fixture
-    async def door(self, reached: tuple[SshEndpoint, Path], tmp_path: Path) -> AsyncIterator[Door]:
-        yield await Door(*reached, tmp_path).arrive()
+    async def access(self, reached: tuple[SshEndpoint, Path], tmp_path: Path) -> AsyncIterator[SshAccess]:
+        yield await SshAccess(*reached, tmp_path).arrive()
 
 
 async def start_one(node: RealNode, namespace: str, folder: Path) -> tuple[SshEndpoint, Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.shell_contract import Door, ShellContract
+from contracts.shell_contract import ShellContract, SshAccess
 from gpudev.ports.clock import SystemClock
 from support.local.local_world import ONLY_LINUX, LocalWorld
 
@@ -14,8 +14,8 @@ from support.local.local_world import ONLY_LINUX, LocalWorld
 @ONLY_LINUX  # elsewhere people come as whoever started it, to a folder of the machine's
 class TestLocalShell(ShellContract):
     @pytest.fixture
-    async def door(self, tmp_path: Path) -> AsyncIterator[Door]:
+    async def access(self, tmp_path: Path) -> AsyncIterator[SshAccess]:
         async with LocalWorld(SystemClock(), mode=None) as world:  # as this machine keeps them apart
             seen = await world.ready(world.spec())
             assert seen.connection is not None
-            yield await Door(seen.connection, world.key, tmp_path).arrive()
+            yield await SshAccess(seen.connection, world.key, tmp_path).arrive()

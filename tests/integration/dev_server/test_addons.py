@@ -11,8 +11,9 @@ import pytest
 
 from gpudev.adapters.key_pairs import generate_key_pair
 from support.paths import SUPPORT
+from support.polling import eventually
 from support.ssh.dev_server_container import Builder, DevServer, _as_server
-from support.ssh.sshd_process import Completed, eventually
+from support.ssh.ssh_server import Completed
 
 pytestmark = pytest.mark.slow
 STUB = SUPPORT / "sessions" / "jupyter_stub.py"

@@ -10,8 +10,8 @@ import pytest
 from gpudev.adapters.kubernetes.observation.home_contents import LISTING_LINE_PREFIX, parse_contents
 from gpudev.domain.reservations.command_exit import CommandExit, parse_command_exit
 from gpudev.sdk.remote import remote_commands
+from support.polling import eventually
 from support.ssh.dev_server_container import Builder
-from support.ssh.sshd_process import eventually
 
 pytestmark = pytest.mark.slow
 RESERVATION = "7f3c0d52-0000-4000-8000-000000000001"

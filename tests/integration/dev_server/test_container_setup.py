@@ -10,9 +10,10 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from support.fixtures.dev_server import Build, OpenScreen
+from support.fixtures.dev_server import Build
+from support.polling import eventually
 from support.ssh.dev_server_container import CONTAINED, CONTAINER, DEV, IS_ROOT, NOBODY, ORDINARY, Builder, DevServer
-from support.ssh.sshd_process import eventually
+from support.ssh.ssh_server import OpenScreen
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from support.polling import eventually
 from support.sessions.dotfiles_server import URL, serve_dotfiles
 from support.ssh.dev_server_container import CONTAINER, Builder, DevServer, _as_server
-from support.ssh.sshd_process import eventually
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.fixtures.dev_server import OpenScreen
+from support.polling import eventually
 from support.ssh.dev_server_container import Builder, DevServer
-from support.ssh.sshd_process import children_of, eventually
+from support.ssh.ssh_server import OpenScreen, children_of
 
 pytestmark = pytest.mark.slow
 

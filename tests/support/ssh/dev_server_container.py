@@ -9,14 +9,16 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import IO
 
 import asyncssh
 
+from support.polling import eventually
 from support.ports import free_port
-from support.ssh.sshd_process import Completed, Server, eventually
+from support.ssh.ssh_server import Completed, SshServer
 
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
@@ -39,18 +41,20 @@ CONTAINER_ENVIRONMENT = {
 
 
 @dataclass
-class DevServer(Server):
-    """`home` and `folder` are as seen from outside; `inside` tells what the dev server calls them."""
-
-    mode: str = CONTAINER
-    root: Path = Path("/")
-    config: Path = Path("/")
-    log: Path = Path("/")
-    program: Path = Path("/")
-    process: subprocess.Popen[bytes] = field(repr=False, kw_only=True)
+class DevServer(SshServer):
+    mode: str
+    root: Path
+    config: Path
+    log: Path
+    program: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+    milliseconds_to_banner: float = 0.0
 
     def inside(self, path: Path) -> str:
         return str(path) if self.mode == ORDINARY else f"/{path.relative_to(self.root)}"
+
+    def outside(self, path: str) -> Path:
+        return self.root / path[1:]
 
     @property
     def uid(self) -> int:
@@ -62,6 +66,17 @@ class DevServer(Server):
         """As `kubectl exec` into the container would."""
         command = [*_as_server(self.mode), str(self.program), "tell", "--port", str(self.port), *options]
         return subprocess.run(command, input=text.encode(), capture_output=True, timeout=20, check=False)
+
+    def send_message(self, text: str, greets_for: timedelta = timedelta(hours=1)) -> None:
+        done = self.tell(text, "--greets-for", f"{greets_for.total_seconds():.0f}s")
+        assert done.returncode == 0, done.stderr
+
+    def set_authorized_keys(self, text: str) -> None:
+        """As a Secret's update does: another file in its place."""
+        fresh = self.authorized_keys.with_name("fresh")
+        fresh.write_text(text)
+        os.chown(fresh, self.config.stat().st_uid, self.config.stat().st_gid)
+        fresh.rename(self.authorized_keys)
 
     def ready(self) -> bool:
         command = [str(self.program), "ready", "--port", str(self.port)]
@@ -135,14 +150,11 @@ class Builder:
         server = DevServer(
             port=self.port,
             pid=process.pid,
-            milliseconds_to_banner=0.0,
             home=self.home,
             folder=self.folder,
             key=self.key,
             known_hosts=self.known_hosts,
             authorized_keys=self.config / "authorized_keys",
-            messages=Path(),
-            late_imports=Path(),
             mode=self.mode,
             root=self.root,
             config=self.config,

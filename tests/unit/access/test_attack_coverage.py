@@ -106,11 +106,12 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
     "forwarding to a refused port by every name": (
         "contracts/sessions/sshd::test_a_port_of_this_machine_that_is_refused_is_refused_under_every_name"
     ),
-    "forwarding to the metadata address, one machine": (
-        "contracts/sessions/sshd::test_nobody_is_led_to_where_clouds_tell_secrets"
+    "forwarding to the metadata address": "contracts::test_nobody_is_led_to_where_clouds_tell_secrets",
+    "forwarding to the metadata address by another name, one machine": (
+        "contracts/sessions/sshd::test_nobody_is_led_to_where_clouds_tell_secrets_by_another_name"
     ),
-    "forwarding to the metadata address, Kubernetes": (
-        "contracts/sessions/dev_server::test_nobody_is_led_to_where_clouds_tell_secrets"
+    "forwarding to the metadata address by another name, Kubernetes": (
+        "contracts/sessions/dev_server::test_nobody_is_led_to_the_clusters_api_server_nor_to_secrets_by_another_name"
     ),
     "a proxy token for another reservation of one's own": (
         "integration/sessions::test_a_token_is_for_one_reservation_and_not_for_another_of_the_same_user"
@@ -135,7 +136,7 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
 
 @cache
 def names_in(folder: str) -> frozenset[str]:
-    trees = [ast.parse(file.read_text()) for file in (TESTS / folder).glob("test_*.py")]
+    trees = [ast.parse(file.read_text()) for file in (TESTS / folder).glob("*.py")]
     return frozenset(
         node.name
         for tree in trees

@@ -1,148 +1,19 @@
-"""Interactive sessions, as a person at a terminal has them."""
+"""Messages on people's terminals, and what the log says of sessions, in the program inside pods."""
 
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import asyncssh
 import pytest
 
-from support.fixtures.dev_server import OpenScreen
+from contracts.ssh_contract import FULL_SCREEN_PROGRAM
 from support.ports import free_port
 from support.ssh.dev_server_container import CONTAINER, Builder, DevServer
-from support.ssh.sshd_process import eventually
+from support.ssh.ssh_server import OpenScreen
 
 pytestmark = pytest.mark.slow
-
-# Unlike some programs it cannot miss a change of size that comes just before it waits for a key.
-FULL_SCREEN_PROGRAM = """
-draw() {
-    set -- $(stty size)
-    printf '\\033[H\\033[2J%s x %s' "$2" "$1"
-    printf '\\033[%s;1Hbottom' "$1"
-}
-trap draw WINCH
-draw
-while :; do
-    read -rsn1 -t 0.1 key
-    if [ "$key" = q ]; then exit 6; fi
-done
-"""
-WAITING_PROGRAM = "sh -c 'echo rea''dy; exec sleep 100'"
-
-
-def test_a_login_shell_answers_and_gives_its_exit_code(server: DevServer, open_screen: OpenScreen) -> None:
-    screen = open_screen(server)
-    screen.type("echo shell=$0 term=$TERM; test -t 0 && tty\n")
-    screen.wait_for("shell=-bash term=xterm-256color")
-    screen.wait_for("/dev/pts/")
-    screen.type("exit 5\n")
-    assert screen.wait_for_end() == 5
-
-
-def test_the_terminal_belongs_to_the_person(server: DevServer) -> None:
-    told = server.ssh('test "$(tty)" = "$SSH_TTY" && stat -c %u:%a "$SSH_TTY"', options=("-tt",)).stdout
-    uid, mode = told.decode().strip().split(":")
-    assert int(uid) == server.uid
-    assert int(mode, 8) & 0o007 == 0
-
-
-def test_the_terminal_has_the_size_of_the_persons_window_and_follows_it(
-    server: DevServer, open_screen: OpenScreen
-) -> None:
-    screen = open_screen(server, columns=101, rows=33)
-    screen.type("while sleep 0.1; do stty size; done\n")
-    screen.wait_for("33 101")
-    screen.resize(77, 22)
-    screen.wait_for("22 77")
-
-
-def test_a_full_screen_program_is_drawn_and_redrawn_when_the_window_changes(
-    server: DevServer, open_screen: OpenScreen
-) -> None:
-    (server.home / "program").write_text(FULL_SCREEN_PROGRAM)
-    screen = open_screen(server, "bash program", options=("-t",), columns=80, rows=24)
-    screen.wait_for("80 x 24")
-    screen.wait_until(lambda: screen.text.splitlines()[23:] == ["bottom"])
-    screen.resize(100, 40)
-    screen.wait_for("100 x 40")
-    screen.wait_until(lambda: screen.text.splitlines()[39:] == ["bottom"])
-    screen.type("q")
-    assert screen.wait_for_end() == 6
-
-
-def test_ctrl_c_interrupts_the_program_and_not_the_shell(server: DevServer, open_screen: OpenScreen) -> None:
-    screen = open_screen(server)
-    screen.type(f"{WAITING_PROGRAM}\n")
-    screen.wait_for("ready")
-    screen.type(b"\x03")
-    screen.type("echo code=$?\n")
-    screen.wait_for("code=130")
-
-
-def test_ctrl_z_and_job_control_work(server: DevServer, open_screen: OpenScreen) -> None:
-    screen = open_screen(server)
-    screen.type(f"{WAITING_PROGRAM}\n")
-    screen.wait_for("ready")
-    screen.type(b"\x1a")
-    screen.wait_for("Stopped")
-    screen.type("kill %1; echo jobs''=done\n")
-    screen.wait_for("jobs=done")
-
-
-def test_ctrl_d_ends_the_shell(server: DevServer, open_screen: OpenScreen) -> None:
-    screen = open_screen(server)
-    screen.type("echo rea''dy\n")
-    screen.wait_for_prompt_after("ready")
-    screen.type(b"\x04")
-    assert screen.wait_for_end() == 0
-
-
-def test_the_persons_terminal_modes_are_taken_over(container: DevServer) -> None:
-    """The local terminal erases with ^H and does not turn carriage returns into newlines; so does the remote one."""
-    script = (
-        "import os, subprocess, sys; master, slave = os.openpty(); "
-        "subprocess.run(['stty', 'erase', '^H', '-icrnl', 'intr', '^X'], stdin=slave, check=True); "
-        "subprocess.run(sys.argv[1:], stdin=slave, check=True)"
-    )
-    command = container.command("stty -a", options=("-tt",))
-    result = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, timeout=30, check=True)
-    assert b"erase = ^H" in result.stdout
-    assert b"intr = ^X" in result.stdout
-    assert b"-icrnl" in result.stdout
-
-
-def test_all_output_on_a_terminal_arrives_before_the_end(server: DevServer) -> None:
-    result = server.ssh("seq 1 200000", options=("-tt",))
-    assert result.stdout == "".join(f"{number}\r\n" for number in range(1, 200001)).encode()
-
-
-def test_a_process_that_keeps_the_terminal_open_does_not_keep_the_session(
-    server: DevServer, open_screen: OpenScreen
-) -> None:
-    screen = open_screen(server)
-    screen.type("trap '' HUP; sleep 100 & disown; exit\n")
-    assert screen.wait_for_end() == 0
-    assert server.ssh("pgrep -x sleep >&2; pkill -x sleep -u $(id -u)").returncode == 0  # it was still there
-
-
-def test_a_process_that_goes_on_writing_to_the_terminal_does_not_keep_the_session(
-    server: DevServer, open_screen: OpenScreen
-) -> None:
-    screen = open_screen(server)
-    screen.type("yes & disown; exit 4\n")
-    assert screen.wait_for_end() == 4
-
-
-def test_closing_the_connection_hangs_up_the_terminal(server: DevServer, open_screen: OpenScreen) -> None:
-    hung_up = server.home / "hung_up"
-    screen = open_screen(server)
-    screen.type("trap 'echo yes > ~/hung_up; exit' HUP; echo rea''dy; while :; do sleep 0.1; done\n")
-    screen.wait_for("ready")
-    screen.process.kill()
-    eventually(lambda: hung_up.exists() and hung_up.read_text() == "yes\n")
 
 
 async def test_signals_and_breaks_of_a_client_reach_the_program(container: DevServer) -> None:
@@ -156,7 +27,7 @@ async def test_signals_and_breaks_of_a_client_reach_the_program(container: DevSe
         assert (await process.wait()).exit_status == 9
 
 
-def test_a_message_appears_at_once_in_all_open_terminals(server: DevServer, open_screen: OpenScreen) -> None:
+def test_a_message_leaves_a_line_that_is_being_typed_as_it_was(server: DevServer, open_screen: OpenScreen) -> None:
     screens = [open_screen(server), open_screen(server)]
     for screen in screens:
         screen.type("echo rea''dy\n")
@@ -197,7 +68,7 @@ def test_a_message_wider_than_the_screen_hides_nothing(
 
 def test_a_full_screen_program_draws_itself_anew_after_a_message(server: DevServer, open_screen: OpenScreen) -> None:
     (server.home / "program").write_text(FULL_SCREEN_PROGRAM)
-    screen = open_screen(server, "bash program", options=("-t",))
+    screen = open_screen(server, "perl program", options=("-t",))
     screen.wait_until(lambda: screen.text.endswith("bottom"))
     before = screen.text
     assert server.tell("Soon.").stdout == b"shown in 1 terminals\n"
@@ -207,28 +78,14 @@ def test_a_full_screen_program_draws_itself_anew_after_a_message(server: DevServ
     assert screen.wait_for_end() == 6
 
 
-def test_a_new_shell_is_greeted_with_the_last_message_that_still_holds(
-    builder: Builder, open_screen: OpenScreen
-) -> None:
-    builder.write("greeting", "Welcome.\nTwo GPUs.\n")
+def test_whoever_wants_no_greeting_sees_messages_all_the_same(builder: Builder, open_screen: OpenScreen) -> None:
+    builder.write("greeting", "Welcome.\n")
     server = builder.start()
-    server.tell("older", "--greets-for", "1h")
     server.tell("still true")
-    server.tell("over", "--greets-for", "0s")
-    screen = open_screen(server)
-    screen.wait_for("Two GPUs.\n\n*** still true ***")
-    assert "older" not in screen.text
-    assert "over" not in screen.text
     (server.home / ".hushlogin").touch()
     screen = open_screen(server)
     screen.wait_for("*** still true ***")
     assert "Welcome" not in screen.text
-
-
-def test_commands_are_not_greeted(server: DevServer) -> None:
-    server.tell("hello")
-    assert server.ssh("echo only this", options=("-tt",)).stdout == b"only this\r\n"
-    assert server.ssh(options=("-T",), stdin=b"echo only this\n").stdout == b"only this\n"
 
 
 def test_a_terminal_that_nobody_reads_keeps_no_message_from_the_others(

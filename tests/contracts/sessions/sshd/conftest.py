@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.ssh.sshd_process import Server, StartServer, WarmProcess
+from support.ssh.sshd_process import SshdServer, StartServer, WarmProcess
 
 
 @pytest.fixture(scope="session")
@@ -18,11 +18,11 @@ def warm_process() -> Iterator[WarmProcess]:
 
 @pytest.fixture
 def start_server(warm_process: WarmProcess, tmp_path: Path) -> Iterator[StartServer]:
-    servers: list[Server] = []
+    servers: list[SshdServer] = []
     home = tmp_path / "home"
     home.mkdir()
 
-    def start(**changes: Any) -> Server:
+    def start(**changes: Any) -> SshdServer:
         folder = Path(tempfile.mkdtemp(prefix="gd"))
         server = warm_process.start_server(home, folder, changes)
         servers.append(server)
@@ -37,5 +37,5 @@ def start_server(warm_process: WarmProcess, tmp_path: Path) -> Iterator[StartSer
 
 
 @pytest.fixture
-def server(start_server: StartServer) -> Server:
+def server(start_server: StartServer) -> SshdServer:
     return start_server()
