@@ -1,19 +1,18 @@
 """The stub as the world of the cloud contracts."""
 
-import contextlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from contracts.cloud_worlds import LONG_AGO, FaultyWorld, Listing
+from contracts.cloud_worlds import LONG_AGO, Listing
 from gpudev.adapters.aws.client import CallLimits
 from gpudev.adapters.aws.cloud import AwsCloud
 from gpudev.ports.cloud import SnapshotState
-from support.clouds.aws_stub import AwsStub, Cut, Fault, Nonsense, Reset
-from support.clouds.aws_stub.faults import SERVER_ERROR, Effect
-from support.clouds.aws_stub.query import Request
+from support.clouds.aws_stub import AwsStub
+from support.clouds.aws_stub.faults import SERVER_ERROR
+from support.clouds.stub_world import StubCloudWorld
 
 HASTY = CallLimits(
     attempts=2,
@@ -40,8 +39,10 @@ def send_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environment: Mappin
         monkeypatch.setenv(name, value)
 
 
-class StubWorld(FaultyWorld):
+class StubWorld(StubCloudWorld):
     zone = "us-east-2b"
+    permissions = ACTIONS
+    server_error = SERVER_ERROR
 
     def __init__(self, stub: AwsStub, cloud: AwsCloud) -> None:
         self.stub = stub
@@ -81,37 +82,6 @@ class StubWorld(FaultyWorld):
 
     def pages_of(self, count: int) -> None:
         self.stub.pages.limit = count
-
-    def break_page(self, listing: Listing, page: int) -> None:
-        self._on_page(SERVER_ERROR, listing, page)
-
-    def cut_page(self, listing: Listing, page: int) -> None:
-        self._on_page(Cut(), listing, page)
-
-    def _on_page(self, effect: Effect, listing: Listing, page: int) -> None:
-        def there(request: Request) -> bool:
-            return request.permission == ACTIONS[listing] and request.page == page
-
-        self.stub.faults.append(Fault(effect, there))
-
-    def answer_nonsense(self) -> None:
-        self.stub.faults.append(Fault(Nonsense()))
-
-    def throttle(self, requests: int) -> None:
-        self.stub.throttle(requests)
-
-    def refuse(self, listing: Listing) -> str:
-        self.stub.denied.add(ACTIONS[listing])
-        return ACTIONS[listing]
-
-    def be_unreachable(self) -> None:
-        self.stub.stop_listening()
-
-    def answers_lost(self) -> contextlib.AbstractContextManager[None]:
-        return self.stub.faulty(Fault(Reset(after_the_effect=True), lambda request: request.changes))
-
-    def requests_lost(self) -> contextlib.AbstractContextManager[None]:
-        return self.stub.faulty(Fault(Reset(after_the_effect=False), lambda request: request.changes))
 
     def hide_the_new(self, requests: int) -> None:
         self.stub.account.hide_new_for = requests

@@ -1,18 +1,18 @@
 """The stub as the world of the cloud contracts."""
 
-import contextlib
 import itertools
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from contracts.cloud_worlds import LONG_AGO, FaultyWorld, Listing
+from contracts.cloud_worlds import LONG_AGO, Listing
 from gpudev.adapters.gcp.client import CallPace
 from gpudev.adapters.gcp.cloud import GcpCloud
 from gpudev.adapters.gcp.labels import labels_from_tags
 from gpudev.ports.cloud import SnapshotState
 from gpudev.settings import GcpSettings
-from support.clouds.gcp_stub import Cut, Fault, GcpStub, Nonsense, Request, Reset
-from support.clouds.gcp_stub.faults import SERVER_ERROR, Effect
+from support.clouds.gcp_stub import GcpStub
+from support.clouds.gcp_stub.faults import SERVER_ERROR
+from support.clouds.stub_world import StubCloudWorld
 
 MILLISECOND = timedelta(milliseconds=1)
 HASTY = CallPace(
@@ -36,8 +36,10 @@ def cloud_for(stub: GcpStub, region: str = "", pace: CallPace = HASTY) -> GcpClo
     return GcpCloud(GcpSettings(project=stub.project.name, region=region), pace, stub.address)
 
 
-class StubWorld(FaultyWorld):
+class StubWorld(StubCloudWorld):
     zone = "us-central1-b"
+    permissions = PERMISSIONS
+    server_error = SERVER_ERROR
 
     def __init__(self, stub: GcpStub, cloud: GcpCloud) -> None:
         self.stub = stub
@@ -94,37 +96,6 @@ class StubWorld(FaultyWorld):
 
     def pages_of(self, count: int) -> None:
         self.stub.listings.largest_page = count
-
-    def break_page(self, listing: Listing, page: int) -> None:
-        self._on_page(SERVER_ERROR, listing, page)
-
-    def cut_page(self, listing: Listing, page: int) -> None:
-        self._on_page(Cut(), listing, page)
-
-    def _on_page(self, effect: Effect, listing: Listing, page: int) -> None:
-        def there(request: Request) -> bool:
-            return request.action == PERMISSIONS[listing] and request.page == page
-
-        self.stub.faults.append(Fault(effect, there))
-
-    def answer_nonsense(self) -> None:
-        self.stub.faults.append(Fault(Nonsense()))
-
-    def throttle(self, requests: int) -> None:
-        self.stub.throttle(requests)
-
-    def refuse(self, listing: Listing) -> str:
-        self.stub.denied.add(PERMISSIONS[listing])
-        return PERMISSIONS[listing]
-
-    def be_unreachable(self) -> None:
-        self.stub.stop_listening()
-
-    def answers_lost(self) -> contextlib.AbstractContextManager[None]:
-        return self.stub.faulty(Fault(Reset(after_the_effect=True), lambda request: request.is_change))
-
-    def requests_lost(self) -> contextlib.AbstractContextManager[None]:
-        return self.stub.faulty(Fault(Reset(after_the_effect=False), lambda request: request.is_change))
 
     def hide_the_new(self, requests: int) -> None:
         self.stub.project.hide = requests

@@ -74,8 +74,8 @@ async def test_an_answer_that_only_seems_to_be_whole_is_not_told(world: StubWorl
         await world.told(listing)
 
 
-@pytest.mark.parametrize("body", ["", "OK", "{}", "<html/>", "<DescribeVolumesResponse/>"])
-async def test_no_success_without_a_listing_is_an_empty_one(world: StubWorld, body: str) -> None:
+@pytest.mark.parametrize("body", [b"", b"OK", b"{}", b"<html/>", b"<DescribeVolumesResponse/>"])
+async def test_no_success_without_a_listing_is_an_empty_one(world: StubWorld, body: bytes) -> None:
     await world.give_many(Listing.VOLUMES, 2)
     world.stub.faults.append(Fault(Nonsense(body)))
     with pytest.raises(Unavailable):
@@ -285,7 +285,7 @@ async def test_a_volume_that_is_being_grown_is_not_grown_twice(world: StubWorld)
 
 async def test_growing_whose_answer_was_lost_goes_on(world: StubWorld) -> None:
     volume = await world.new_volume()
-    with world.stub.faulty(Fault(Reset(after_the_effect=True), lambda request: request.changes, times=1)):
+    with world.stub.faulty(Fault(Reset(after_the_effect=True), lambda request: request.is_change, times=1)):
         assert (await world.cloud.grow_volume(volume.volume_id, 20)).size_gb == 20
 
 
@@ -300,7 +300,7 @@ async def test_a_volume_that_was_grown_a_moment_ago_cannot_grow_yet_and_that_is_
 async def test_nothing_counts_as_done_that_something_else_answered(world: StubWorld) -> None:
     volume = await world.new_volume()
     snapshot = await world.new_snapshot(volume.volume_id)
-    with world.stub.faulty(Fault(Nonsense(), lambda request: request.changes)):
+    with world.stub.faulty(Fault(Nonsense(), lambda request: request.is_change)):
         for act in (
             lambda: world.cloud.remove_volume(volume.volume_id),
             lambda: world.cloud.remove_snapshot(snapshot.snapshot_id),
@@ -326,7 +326,9 @@ async def test_a_snapshot_that_is_not_complete_becomes_no_volume(world: StubWorl
 
 async def test_a_refusal_names_the_action_and_what_aws_said(world: StubWorld) -> None:
     volume = await world.new_volume()
-    world.stub.faults.append(Fault(Refuse("VolumeLimitExceeded", "You have too many"), lambda request: request.changes))
+    world.stub.faults.append(
+        Fault(Refuse("VolumeLimitExceeded", "You have too many"), lambda request: request.is_change)
+    )
     with pytest.raises(ClusterError, match=r"ec2:CreateVolume: You have too many \(VolumeLimitExceeded\)"):
         await world.new_volume()
     with pytest.raises(ClusterError, match="ec2:CreateSnapshot"):

@@ -43,7 +43,7 @@ async def test_asking_twice_replaces_nothing_twice(cloud: AwsCloud, stub: AwsStu
 
 
 async def test_an_answer_that_was_lost_replaces_nothing_twice(cloud: AwsCloud, stub: AwsStub) -> None:
-    lost = Fault(Reset(after_the_effect=True), lambda request: request.changes)
+    lost = Fault(Reset(after_the_effect=True), lambda request: request.is_change)
     with stub.faulty(lost), pytest.raises((Unavailable, ClusterError)):
         await cloud.ensure_refresh(GROUP, keep_percent=0, warmup_seconds=300)
     await cloud.ensure_refresh(GROUP, keep_percent=0, warmup_seconds=300)

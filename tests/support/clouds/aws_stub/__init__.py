@@ -6,8 +6,9 @@ what was made cannot be seen, and what a client token gives whose volume is gone
 """
 
 from support.clouds.aws_stub.account import Account, Attachment, Snapshot, Volume
-from support.clouds.aws_stub.faults import Cut, Delay, Fault, Nonsense, Refuse, Reset
+from support.clouds.aws_stub.faults import Refuse
 from support.clouds.aws_stub.server import AwsStub
+from support.clouds.stub_faults import Cut, Delay, Fault, Nonsense, Reset
 
 __all__ = [
     "Account",

@@ -1,10 +1,10 @@
-"""How the stub can be made to misbehave: which requests, how often, and what happens to them."""
+"""How AWS refuses."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from support.clouds.aws_stub.account import Refused
 from support.clouds.aws_stub.query import Request
+from support.clouds.stub_faults import Cut, Delay, Nonsense, Reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,53 +19,9 @@ class Refuse:
         return Refused(self.code, self.message, self.status)
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """The line breaks: before anything is done, or after it."""
-
-    after_the_effect: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The answer ends early: with its length declared (the line breaks) or not (it seems to be all there is)."""
-
-    declared: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Delay:
-    """The answer comes late: at first nothing, then `drip` bytes at a time."""
-
-    seconds: float
-    drip: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Nonsense:
-    """Success, and a page that some proxy made: nothing was done."""
-
-    body: str = "<html><body><p>Please log in to the network.</p></body></html>"
-
-
 Effect = Refuse | Reset | Cut | Delay | Nonsense
 SERVER_ERROR = Refuse("InternalError", "An internal error has occurred", 500)
 THROTTLED = Refuse("RequestLimitExceeded", "Request limit exceeded.", 503)
-
-
-@dataclass(slots=True)
-class Fault:
-    effect: Effect
-    where: Callable[[Request], bool] = lambda _: True
-    times: int | None = None
-    """None: for ever."""
-
-    def strikes(self, request: Request) -> bool:
-        if self.times == 0 or not self.where(request):
-            return False
-        if self.times is not None:
-            self.times -= 1
-        return True
 
 
 def throttled(request: Request) -> Refuse:

@@ -28,7 +28,7 @@ class Request:
         return f"{self.service}:{self.action}"
 
     @property
-    def changes(self) -> bool:
+    def is_change(self) -> bool:
         return not self.action.startswith("Describe")
 
     @property

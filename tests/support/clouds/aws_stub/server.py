@@ -1,18 +1,18 @@
 """The stub on a socket: reads requests, checks who signed them and whether they may, answers or misbehaves."""
 
 import asyncio
-import contextlib
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from support.clouds.aws_stub.account import OWNER_ID, Account, Refused
 from support.clouds.aws_stub.actions import answer
-from support.clouds.aws_stub.faults import Cut, Delay, Effect, Fault, Nonsense, Refuse, Reset, throttled
+from support.clouds.aws_stub.faults import Effect, Refuse, throttled
 from support.clouds.aws_stub.query import Pages, Request, parse_request
 from support.clouds.aws_stub.rendering import error_answer
 from support.clouds.aws_stub.signature import check_signature
+from support.clouds.stub_faults import Cut, Delay, FaultyStub, Nonsense, Reset
 
 ACCESS_KEY = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "the-secret-that-never-leaves"
@@ -26,17 +26,13 @@ class _Message:
     body: bytes
 
 
-class AwsStub:
-    """Serves in the running event loop. `address` is where; `called` what was asked for, in order."""
+class AwsStub(FaultyStub[Effect, Request]):
+    """Serves in the running event loop. `address` is where."""
 
     def __init__(self, account: Account | None = None, *, region: str = "us-east-2") -> None:
+        super().__init__()
         self.account = account or Account()
         self.pages = Pages()
-        self.faults: list[Fault] = []
-        self.called: list[Request] = []
-        self.policy: frozenset[str] | None = None
-        """What the caller may do, as IAM actions. None: everything."""
-        self.denied: set[str] = set()
         self._throttle = 0
         self._region = region
         self._server: asyncio.Server | None = None
@@ -69,20 +65,8 @@ class AwsStub:
             "NO_PROXY": "127.0.0.1",
         }
 
-    @property
-    def actions_called(self) -> set[str]:
-        return {request.permission for request in self.called}
-
     def throttle(self, requests: int) -> None:
         self._throttle = requests
-
-    @contextlib.contextmanager
-    def faulty(self, fault: Fault) -> Iterator[None]:
-        self.faults.append(fault)
-        try:
-            yield
-        finally:
-            self.faults.remove(fault)
 
     # --- one connection --------------------------------------------------------------------------------------------
 
@@ -109,7 +93,7 @@ class AwsStub:
             )  # fmt: skip
             request = parse_request(service, message.body)
             self.called.append(request)
-            effect = self._effect_on(request)
+            effect = self.effect_on(request)
             if isinstance(effect, Refuse):
                 raise effect.error()
             if effect == Reset(after_the_effect=False):
@@ -122,18 +106,18 @@ class AwsStub:
             status, text = refused.status, error_answer(service, refused)
         return await _send(writer, status, text, effect)
 
-    def _effect_on(self, request: Request) -> Effect | None:
+    def effect_on(self, request: Request) -> Effect | None:
         if self._throttle > 0:
             self._throttle -= 1
             return throttled(request)
-        return next((fault.effect for fault in self.faults if fault.strikes(request)), None)
+        return super().effect_on(request)
 
     def _authorise(self, request: Request) -> None:
         needed = {request.permission}
         if any(name.startswith("TagSpecification.") for name in request.parameters):
             needed.add("ec2:CreateTags")
         for permission in sorted(needed):
-            if permission in self.denied or (self.policy is not None and permission not in self.policy):
+            if not self.may(permission):
                 code = "AccessDenied" if request.service == "autoscaling" else "UnauthorizedOperation"
                 raise Refused(
                     code,
@@ -162,7 +146,7 @@ async def _send(writer: asyncio.StreamWriter, status: int, text: str, effect: Ef
         case Reset():
             return _break(writer)
         case Nonsense(body=page):
-            writer.write(_head(200, len(page), "text/html") + page.encode())
+            writer.write(_head(effect.status, len(page), effect.kind) + page)
         case Cut(declared=declared):
             writer.write(_head(status, len(body) if declared else None) + body[: len(body) * 2 // 3])
             await writer.drain()

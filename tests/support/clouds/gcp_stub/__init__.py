@@ -4,9 +4,10 @@ REST API's JSON, as Google's own client sends and reads it, and everything that 
 It is written from the API's public reference and the client's own definitions. Nobody here has seen the real one.
 """
 
-from support.clouds.gcp_stub.faults import Cut, Delay, Fault, Nonsense, Refuse, Request, Reset
+from support.clouds.gcp_stub.faults import Refuse, Request
 from support.clouds.gcp_stub.listing import Gap
 from support.clouds.gcp_stub.project import Project
 from support.clouds.gcp_stub.server import GcpStub
+from support.clouds.stub_faults import Cut, Delay, Fault, Nonsense, Reset
 
 __all__ = ["Cut", "Delay", "Fault", "Gap", "GcpStub", "Nonsense", "Project", "Refuse", "Request", "Reset"]

@@ -1,8 +1,10 @@
-"""How the stub refuses, and how it can be made to misbehave: which requests, how often, and what happens to them."""
+"""A request to Compute Engine, and how it refuses one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from support.clouds.stub_faults import Cut, Delay, Nonsense, Reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,10 @@ class Request:
     path: str
     query: Mapping[str, str]
     body: Any
+
+    @property
+    def permission(self) -> str:
+        return self.action
 
     @property
     def is_change(self) -> bool:
@@ -47,49 +53,6 @@ class Refuse:
         return Refused(self.status, self.reason, self.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """The line breaks: before anything is done, or after it."""
-
-    after_the_effect: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The answer ends early: with its length declared (the line breaks) or not (it seems to be all there is)."""
-
-    declared: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Delay:
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Nonsense:
-    """An answer that some proxy made."""
-
-    body: bytes = b"<html><body><p>Please log in to the network.</p></body></html>"
-    kind: str = "text/html"
-    status: int = 200
-
-
 Effect = Refuse | Reset | Cut | Delay | Nonsense
 SERVER_ERROR = Refuse(503, "backendError", "Internal error. Please try again.")
 THROTTLED = Refuse(429, "rateLimitExceeded", "Quota exceeded for quota metric 'Read requests'")
-
-
-@dataclass(slots=True)
-class Fault:
-    effect: Effect
-    where: Callable[[Request], bool] = lambda _: True
-    times: int | None = None
-    """None: for ever."""
-
-    def strikes(self, request: Request) -> bool:
-        if self.times == 0 or not self.where(request):
-            return False
-        if self.times is not None:
-            self.times -= 1
-        return True

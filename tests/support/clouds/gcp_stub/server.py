@@ -1,28 +1,16 @@
 """The stub on a socket: routes, permissions, misbehaviour."""
 
 import asyncio
-import contextlib
 import json
 import socket
 import struct
-from collections.abc import Iterator
 
 from aiohttp import web
 
-from support.clouds.gcp_stub.faults import (
-    THROTTLED,
-    Cut,
-    Delay,
-    Effect,
-    Fault,
-    Nonsense,
-    Refuse,
-    Refused,
-    Request,
-    Reset,
-)
+from support.clouds.gcp_stub.faults import THROTTLED, Effect, Refuse, Refused, Request
 from support.clouds.gcp_stub.listing import Listings
 from support.clouds.gcp_stub.project import Project, Resource
+from support.clouds.stub_faults import Cut, Delay, Fault, FaultyStub, Nonsense, Reset
 
 _ALSO_NEEDED = {
     "compute.disks.create": ("labels", "compute.disks.setLabels"),
@@ -30,18 +18,14 @@ _ALSO_NEEDED = {
 }
 
 
-class GcpStub:
-    """Serves in the running event loop. `called` is what was asked for, in order."""
+class GcpStub(FaultyStub[Effect, Request]):
+    """Serves in the running event loop."""
 
     def __init__(self, project: Project | None = None) -> None:
+        super().__init__()
         self.project = project or Project()
         self.listings = Listings(self.project)
-        self.faults: list[Fault] = []
-        self.called: list[Request] = []
         self.headers: list[dict[str, str]] = []
-        self.policy: frozenset[str] | None = None
-        """What the caller may do. None: everything."""
-        self.denied: set[str] = set()
         self.address = ""
         self._runner: web.AppRunner | None = None
         self._socket: asyncio.Server | None = None
@@ -73,18 +57,6 @@ class GcpStub:
     def throttle(self, requests: int) -> None:
         self.faults.append(Fault(THROTTLED, times=requests))
 
-    @contextlib.contextmanager
-    def faulty(self, fault: Fault) -> Iterator[None]:
-        self.faults.append(fault)
-        try:
-            yield
-        finally:
-            self.faults.remove(fault)
-
-    @property
-    def actions_called(self) -> set[str]:
-        return {request.action for request in self.called}
-
     # --- one request -------------------------------------------------------------------------------------------------
 
     async def _serve(self, http: web.Request) -> web.StreamResponse:
@@ -97,7 +69,7 @@ class GcpStub:
         self.called.append(request)
         self.headers.append({name.lower(): value for name, value in http.headers.items()})
         self.project.tick()
-        effect = next((fault.effect for fault in self.faults if fault.strikes(request)), None)
+        effect = self.effect_on(request)
         if effect == Reset(after_the_effect=False):
             return _break(http)
         try:
@@ -119,7 +91,7 @@ class GcpStub:
         if request.body and request.body.get("sourceSnapshot"):
             needed.add("compute.snapshots.useReadOnly")
         for permission in sorted(needed):
-            if permission in self.denied or (self.policy is not None and permission not in self.policy):
+            if not self.may(permission):
                 raise Refused(403, "forbidden", f"Required '{permission}' permission for '{request.path}'")
 
     def _answer(self, action: str, request: Request, at: dict[str, str]) -> Resource:
