@@ -19,7 +19,8 @@ import pytest
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.system import open_postgres
-from support.system.embedded_system import System, eventually
+from support.polling import eventually
+from support.system.embedded_system import System
 
 PLANTED = {
     "AWS_SECRET_ACCESS_KEY": "planted/aws/wJalrXUtnFEMIK7MDENGbPxRfiCY",
@@ -130,7 +131,7 @@ def test_no_secret_is_ever_anywhere_it_could_be_read(system: System, ear: Ear) -
         keep(ear, system.server(*command))
     os.kill(system.pid("postgres"), signal.SIGKILL)  # and errors of every kind
     ask(system, ear, "/v1/jobs", rotated)
-    eventually(lambda: system.ready() or None, "it did not come back", 60)
+    eventually(system.ready, "it did not come back")
     keep(ear, system.server("users", "disable", "bob"))
     keep(ear, system.run("cancel", "--all", "--yes"))
 

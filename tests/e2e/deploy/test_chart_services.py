@@ -25,7 +25,7 @@ from support.kubernetes.api import KubeApi, Object
 from support.kubernetes.binaries import ensure_binaries
 from support.kubernetes.control_plane import ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
-from support.kubernetes.whole_system import eventually
+from support.polling import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 _PATIENCE_SECONDS = 240.0
@@ -129,7 +129,7 @@ async def test_a_processor_without_one_of_its_rules_starts_nobody(installed: Ins
             return bool(asked_for(installed.plane, since, is_it)) or None
 
         await _submit_when_it_answers(installed)
-        await eventually(look, "the rule that was taken away was not missed", seconds=_PATIENCE_SECONDS)
+        await eventually_async(look, "the rule that was taken away was not missed", within=_PATIENCE_SECONDS)
         pods = await installed.api.list("pods", WORKLOADS, selector="gpu-dev/reservation-id")
         assert pods == []
     finally:
@@ -166,7 +166,9 @@ async def _submit_when_it_answers(installed: Installed) -> None:
     async def look() -> bool | None:
         return (await asyncio.to_thread(installed.people.run, *ask, code=None)).returncode == 0 or None
 
-    await eventually(look, f"the API takes no reservation\n{installed.log('api-service')}", seconds=_PATIENCE_SECONDS)
+    await eventually_async(
+        look, f"the API takes no reservation\n{installed.log('api-service')}", within=_PATIENCE_SECONDS
+    )
 
 
 async def _log_in(installed: Installed) -> None:
@@ -185,7 +187,7 @@ async def _answers(installed: Installed) -> None:
         types = {one["gpu_type"]: one for one in installed.people.parse(done)["gpu_types"]}
         return types["h100"]["total_cluster_gpus"] == 16 or None
 
-    await eventually(look, "the services do not see the nodes", seconds=_PATIENCE_SECONDS)
+    await eventually_async(look, "the services do not see the nodes", within=_PATIENCE_SECONDS)
 
 
 async def _reserve_cancel_and_expire(installed: Installed) -> None:
@@ -262,7 +264,7 @@ async def _start_after_an_interruption(installed: Installed) -> None:
         found = {kind: len(await _things(installed, kind, gang)) for kind in wanted}
         return found == wanted or None
 
-    await eventually(made, "not all of it was made", seconds=_PATIENCE_SECONDS)
+    await eventually_async(made, "not all of it was made", within=_PATIENCE_SECONDS)
     await asyncio.to_thread(installed.stop, "reservation-processor")
     since = end_of_log(installed.plane)
     await installed.start("reservation-processor")
@@ -271,7 +273,7 @@ async def _start_after_an_interruption(installed: Installed) -> None:
         asked = {(resource, verb) for _, _, resource, verb in asked_for(installed.plane, since)}
         return asked >= {("services", "patch"), ("networkpolicies", "patch"), ("pods", "get")} or None
 
-    await eventually(found_again, "nobody looked at what was there", seconds=_PATIENCE_SECONDS)
+    await eventually_async(found_again, "nobody looked at what was there", within=_PATIENCE_SECONDS)
     await _ask(installed, "cancel", gang["job_id"], "--yes")
     await _until(installed, gang, "cancelled")
     await _nothing_left(installed)
@@ -298,7 +300,7 @@ async def _without_a_processor(installed: Installed) -> None:
     async def look() -> bool | None:
         return (await installed.run("cronjobs", "reservation-expiry", "--json"))["acted"] or None
 
-    await eventually(look, "the stopped processor's lease does not end", seconds=_PATIENCE_SECONDS)
+    await eventually_async(look, "the stopped processor's lease does not end", within=_PATIENCE_SECONDS)
     assert (await _ask(installed, "status", gang["job_id"]))["status"] == "expired"
     assert await _warnings(installed, warned) == 1
     await _ask(installed, "cancel", warned["job_id"], "--yes")
@@ -337,10 +339,10 @@ async def _until(installed: Installed, job: dict[str, Any], status: str) -> dict
         seen = await _ask(installed, "status", job["job_id"])
         return seen if seen["status"] == status and seen["released_at"] else None
 
-    return await eventually(
+    return await eventually_async(
         look,
         f"{job['job_id']} did not become {status}\n{installed.log('reservation-processor')}",
-        seconds=_PATIENCE_SECONDS,
+        within=_PATIENCE_SECONDS,
     )
 
 
@@ -351,7 +353,7 @@ async def _nothing_left(installed: Installed) -> None:
                 return None
         return True
 
-    await eventually(look, "something of a reservation is left", seconds=_PATIENCE_SECONDS)
+    await eventually_async(look, "something of a reservation is left", within=_PATIENCE_SECONDS)
 
 
 async def _granted(api: KubeApi) -> set[tuple[str, str, str, str]]:

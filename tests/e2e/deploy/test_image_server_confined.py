@@ -22,8 +22,8 @@ from support.fixtures.server_image import CONTAINERFILE
 from support.kubernetes.binaries import find_binaries
 from support.kubernetes.control_plane import ADMIN_TOKEN, ControlPlane
 from support.kubernetes.processes import Processes
+from support.polling import eventually
 from support.ports import free_port
-from support.system.embedded_system import eventually
 
 ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 HELP = """
@@ -155,7 +155,7 @@ async def test_as_nobody_in_a_root_that_is_read_only_every_command_answers_and_t
                 processes.start(name, *confined.command("gpu-dev-server", name), environment={**given, **own})
             for port in ports.values():
                 ready = partial(answers, port, "/health/ready")
-                await asyncio.to_thread(eventually, ready, f"nobody is ready at port {port}", 60)
+                await asyncio.to_thread(eventually, ready, f"nobody is ready at port {port}")
             seen = await asyncio.to_thread(answers, ports["processor"], "/metrics")
             assert seen is not None and "gpudev_planner_leader" in seen
         finally:

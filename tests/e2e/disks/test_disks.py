@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from support.system.embedded_system import System, eventually
+from support.polling import eventually
+from support.system.embedded_system import System
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.system.embedded_system import System, eventually
+from support.polling import eventually
+from support.system.embedded_system import System
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ def test_files_are_there_again_though_the_processor_was_killed_at_the_end_and_at
     clean.run("cancel", job["job_id"], "--yes")
     clean.kill("processor")
     clean.wait_until_released(job["job_id"])
-    taken = eventually(lambda: complete_snapshots(clean) or None, "there never was a snapshot")
+    taken = eventually(lambda: complete_snapshots(clean), "there never was a snapshot")
     assert any((one / "tree" / "kept").exists() for one in taken)
 
     again = clean.ask("reserve", "--gpus", "1", "--hours", "1", "--disk", "kept", "--yes", "--no-wait")

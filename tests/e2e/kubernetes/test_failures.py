@@ -12,16 +12,8 @@ from gpudev.embedded.postgres import EmbeddedPostgres
 from support.kubernetes.api import Object
 from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
-from support.kubernetes.whole_system import (
-    KINDS,
-    Job,
-    KubeSystem,
-    alone_on,
-    eventually,
-    fresh_database,
-    nodes_of,
-    system_on,
-)
+from support.kubernetes.whole_system import KINDS, Job, KubeSystem, alone_on, fresh_database, nodes_of, system_on
+from support.polling import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 RESERVATION_ENDED = 6
@@ -124,7 +116,7 @@ async def test_a_service_that_somebody_deletes_is_made_again_and_the_dev_server_
     job = await system.reserve("--gpus", "1")
     pod = await system.api.get("pods", job["pod_name"], system.namespace)
     await system.api.delete("services", job["pod_name"], system.namespace)
-    await eventually(lambda: _said(system, job, "reconnected"), "the way in did not come back", seconds=10)
+    await eventually_async(lambda: _said(system, job, "reconnected"), "the way in did not come back", within=10)
     service = await system.api.get("services", job["pod_name"], system.namespace)
     row = await system.see(job, lambda row: row.step is None, "it is not as it was")
     assert row.connection is not None
@@ -147,7 +139,7 @@ async def test_when_a_node_is_lost_those_on_it_and_those_who_wait_for_it_are_tol
     assert row.step == f"node {lost} does not answer"
     shown, _ = await system.run("status", first["job_id"])
     assert f"node {lost} does not answer" in shown
-    await eventually(lambda: _said(system, waiting, "delayed"), "the one that waits is not told", seconds=10)
+    await eventually_async(lambda: _said(system, waiting, "delayed"), "the one that waits is not told", within=10)
     assert f"node {lost} was lost" in str(await _said(system, waiting, "delayed"))
     failed = await system.until(first, "failed", seconds=15)
     assert f"its node {lost} was lost" in failed["failure_reason"]
@@ -178,7 +170,7 @@ async def test_gpus_that_others_use_are_not_promised_and_are_used_once_they_are_
     system: KubeSystem, nodes: FakeNodes
 ) -> None:
     name = await occupy(system, nodes.names[0], 8)
-    await eventually(lambda: _free(system, 16), "what others use is not seen")
+    await eventually_async(lambda: _free(system, 16), "what others use is not seen")
     for _ in range(2):
         await system.reserve("--gpus", "8")
     waiting = await system.until(await system.submit("--gpus", "8"), "queued")
@@ -245,7 +237,7 @@ async def test_what_has_no_owner_is_reported_counted_as_used_and_removed_after_a
 ) -> None:
     job = await system.reserve("--gpus", "1")
     stray = await copy_as(system, job, str(uuid.uuid4()), f"gpu-dev-{uuid.uuid4().hex[:8]}")
-    await eventually(lambda: _free(system, 24 - 2), "what it uses is not counted")
+    await eventually_async(lambda: _free(system, 24 - 2), "what it uses is not counted")
     assert "orphan.found" in system.log(200)
     for kind in ("pods", "services", "secrets"):
         await system.api.wait_gone(kind, stray, system.namespace)

@@ -19,7 +19,8 @@ from support.clouds.aws_stub import AwsStub
 from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
 from support.kubernetes.rbac_grants import grant_rights, revoke_rights
-from support.kubernetes.whole_system import Job, KubeSystem, alone_on, eventually, fresh_database, nodes_of, system_on
+from support.kubernetes.whole_system import Job, KubeSystem, alone_on, fresh_database, nodes_of, system_on
+from support.polling import eventually_async
 from support.system.warm_programs import SERVER, run_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
@@ -124,7 +125,7 @@ async def test_a_groups_machines_are_replaced_when_those_who_were_told_have_left
     async def begun() -> bool | None:
         return True if place.refreshes else None
 
-    await eventually(begun, "it did not begin", seconds=120)
+    await eventually_async(begun, "it did not begin", within=120)
     [refreshed] = place.aws.account.groups[GROUP].refreshes
     assert refreshed.preferences == {"MinHealthyPercentage": "0", "InstanceWarmup": "300"}
     again = await place.operate("nodes", "refresh", "h100", "--no-follow")
@@ -158,7 +159,7 @@ async def test_who_has_a_disk_is_moved_and_goes_on_with_the_rest_of_the_time(pla
             jobs = (await system.ask("list"))["jobs"]
             return next((one for one in jobs if one["name"] == "training" and one["status"] == "active"), None)
 
-        moved = await eventually(again, "it did not come back", seconds=120)
+        moved = await eventually_async(again, "it did not come back", within=120)
     assert await place.node_of(moved) == place.other
     history = {event["kind"]: event["message"] for event in await system.events(with_disk)}
     assert "it ends here and is started again elsewhere, with its disk" in history["node_draining"]

@@ -15,7 +15,8 @@ from gpudev.embedded.postgres import EmbeddedPostgres
 from support.kubernetes.api import KubeApi
 from support.kubernetes.bad_line import CuttingProxy
 from support.kubernetes.control_plane import ControlPlane
-from support.kubernetes.whole_system import Job, KubeSystem, eventually, fresh_database, nodes_of, system_on
+from support.kubernetes.whole_system import Job, KubeSystem, fresh_database, nodes_of, system_on
+from support.polling import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 CUT_EVERY = 2.0
@@ -102,7 +103,7 @@ async def test_a_long_silence_is_no_death_and_whatever_died_in_it_is_told(
     line.fall_silent()
     await system.api.play(dies["pod_name"], system.namespace, "crash:9")
     # Longer than a look may be old: from then on nothing is decided.
-    await eventually(lambda: _blind(system), "the processor did not notice the silence")
+    await eventually_async(lambda: _blind(system), "the processor did not notice the silence")
     job = await system.submit("--gpus", "1")
     assert (await system.status(dies))["status"] == "active"
     line.speak_again()
@@ -164,7 +165,7 @@ async def settled(system: KubeSystem) -> None:
         moving = [row for row in rows if row.status in (Status.PENDING, Status.PREPARING) or row.status.is_terminal]
         return None if moving else True
 
-    await eventually(look, f"it did not settle\n{system.log()}", seconds=PATIENCE)
+    await eventually_async(look, f"it did not settle\n{system.log()}", within=PATIENCE)
 
 
 async def _blind(system: KubeSystem) -> bool | None:

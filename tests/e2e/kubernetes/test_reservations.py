@@ -12,7 +12,8 @@ import pytest_asyncio
 from gpudev.embedded.postgres import EmbeddedPostgres
 from support.kubernetes.control_plane import Cluster
 from support.kubernetes.fake_nodes import FakeNodes
-from support.kubernetes.whole_system import KubeSystem, alone_on, eventually, fresh_database, nodes_of, system_on
+from support.kubernetes.whole_system import KubeSystem, alone_on, fresh_database, nodes_of, system_on
+from support.polling import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -67,7 +68,7 @@ async def test_reserve_gives_a_pod_with_a_way_in_and_cancel_leaves_nothing(
     async def are_free() -> bool | None:  # what many ask for is remembered for a moment
         return await free_gpus(system) == (24, 24) or None
 
-    await eventually(are_free, "its GPUs are not offered again")
+    await eventually_async(are_free, "its GPUs are not offered again")
 
 
 async def test_how_soon_a_pod_is_there_and_how_soon_it_is_told(system: KubeSystem) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from gpudev.adapters.key_pairs import generate_key_pair
 from support.paths import SUPPORT
-from support.system.embedded_system import System, eventually
+from support.polling import eventually
+from support.system.embedded_system import System
 
 pytestmark = pytest.mark.slow
 STUB = SUPPORT / "sessions" / "jupyter_stub.py"
@@ -87,7 +88,7 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     assert "Users        octocat" in system.run("status", short).stdout
     system.kill("processor")
     system.kill("api")
-    eventually(lambda: system.ready() or None, "the API did not come back")
+    eventually(system.ready, "the API did not come back")
     assert gets_in(system, job, key)
     removed = system.run("users", "remove", short, "stranger", "octocat", code=4)
     assert removed.stdout == "octocat may log in no longer.\n"
@@ -114,7 +115,7 @@ def test_jupyter_is_enabled_opened_and_disabled_and_survives_the_control_plane(s
     first = ask_jupyter(*follow(link))
     system.kill("processor")
     system.kill("api")
-    eventually(lambda: system.ready() or None, "the API did not come back")
+    eventually(system.ready, "the API did not come back")
     again = follow(system.ask("jupyter", "open", short)["url"], link)
     assert ask_jupyter(*again)["pid"] == first["pid"], "it went on meanwhile"
     assert system.run("jupyter", "disable", short).stdout == "Jupyter is off.\n"

@@ -13,8 +13,9 @@ import pytest
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.system import open_postgres
+from support.polling import eventually
 from support.sessions.dotfiles_server import URL, serve_dotfiles
-from support.system.embedded_system import System, eventually
+from support.system.embedded_system import System
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,7 +52,7 @@ def test_variables_dotfiles_and_script_arrive_and_no_secret_stays_behind(clean: 
     told = history + clean.run("status", job["reservation_id"], "--events", "--json").stdout
     assert PLANTED not in told
     assert PLANTED not in asyncio.run(_whole_database(clean))
-    eventually(lambda: True if not _files_with_it(clean) else None, "no file of the system holds it any more")
+    eventually(lambda: not _files_with_it(clean), "no file of the system holds it any more")
 
 
 def _files_with_it(system: System) -> list[Path]:

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from support.paths import SUPPORT
+from support.polling import eventually
 from support.ports import free_port
-from support.system.embedded_system import System, eventually
+from support.system.embedded_system import System
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -351,7 +352,7 @@ def test_a_proxy_of_its_own_serves_what_the_api_gave_tokens_for(system: System, 
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        eventually(lambda: _answers(port, "/health/ready") or None, "the proxy did not become ready", 60)
+        eventually(lambda: _answers(port, "/health/ready"), "the proxy did not become ready")
         # One address for both: what answers here are the proxy's WebSockets, what gives tokens is the API.
         elsewhere = str(SUPPORT / "sessions" / "proxy_command_to.py")
         command = shlex.join([sys.executable, elsewhere, f"http://127.0.0.1:{port}", job["job_id"]])
@@ -362,7 +363,7 @@ def test_a_proxy_of_its_own_serves_what_the_api_gave_tokens_for(system: System, 
         assert not _answers(port, "/health/live"), "there are as many connections as it takes"
         for line in held:
             line.close()
-        eventually(lambda: _answers(port, "/health/live") or None, "it does not answer any more")
+        eventually(lambda: _answers(port, "/health/live"), "it does not answer any more")
     finally:
         proxy.terminate()
         proxy.wait(20)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from support.polling import eventually
 from support.ports import free_port
-from support.system.embedded_system import System, eventually
+from support.system.embedded_system import System
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.slow

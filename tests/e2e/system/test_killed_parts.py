@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from support.system.embedded_system import System, eventually
+from support.polling import eventually
+from support.system.embedded_system import System
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def test_a_killed_part_costs_nothing_but_a_moment(clean: System, part: str) -> N
             submitted += [submit(clean, gpus) for gpus in (1, 2, 2, 4)]
             clean.kill(part)
             assert shell.echo(f"wave {wave}") == f"wave {wave}"
-        settled = eventually(lambda: settle(clean, submitted), f"something is stuck after {part} was killed", 60)
+        settled = eventually(lambda: settle(clean, submitted), f"something is stuck after {part} was killed")
         assert set(settled.values()) <= {"active", "queued"}
         running = {
             job["job_id"]: job for job in clean.ask("list", "--limit", "200")["jobs"] if job["status"] == "active"
@@ -64,7 +65,7 @@ def test_a_killed_part_costs_nothing_but_a_moment(clean: System, part: str) -> N
 def test_the_next_one_starts_at_once_after_postgres_came_back(clean: System) -> None:
     """PGMQ's notifications survive a crash of the server: starting does not wait for the sweep."""
     clean.kill("postgres")
-    eventually(lambda: clean.ready() or None, "the API is not ready again")
+    eventually(clean.ready, "the API is not ready again")
     job = clean.ask("reserve", "--gpus", "1", "--hours", "1", "--yes")
     assert job["status"] == "active"
 
@@ -72,14 +73,14 @@ def test_the_next_one_starts_at_once_after_postgres_came_back(clean: System) -> 
 def test_not_ready_is_said_while_the_database_is_away(clean: System) -> None:
     clean.pause("postgres")
     try:
-        eventually(lambda: True if not clean.ready() else None, "ready was claimed without a database")
+        eventually(lambda: not clean.ready(), "ready was claimed without a database")
         assert clean.live()
         begun = time.monotonic()
         clean.run("list", code=7)
         assert time.monotonic() - begun < 20, "whoever asks is told within seconds, not when they have given up"
     finally:
         clean.resume("postgres")
-    eventually(lambda: clean.ready() or None, "it did not become ready again")
+    eventually(clean.ready, "it did not become ready again")
 
 
 def submit(system: System, gpus: int) -> str:

@@ -11,7 +11,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.ports.access import AccessChange
 from gpudev.settings import DatabaseSettings
-from support.api.harness import until
+from support.polling import eventually_async
 
 
 class Heard:
@@ -26,7 +26,7 @@ async def heard(database: DatabaseSettings) -> AsyncIterator[Heard]:
     changes = PostgresAccessChanges(database)
     heard = Heard(changes)
     changes.start()
-    await until(changes.is_fresh)
+    await eventually_async(changes.is_fresh)
     assert heard.all == [AccessChange()], "whoever begins to listen knows nothing of before"
     heard.all.clear()
     yield heard
@@ -44,7 +44,7 @@ async def test_what_takes_something_away_is_heard_and_what_does_not_is_not(heard
     await stores.administration.revoke_key(key_id)
     await stores.administration.set_active("ada", False)
     wanted = [AccessChange(user_id=user.user_id), AccessChange(key_id=key_id), AccessChange(user_id=user.user_id)]
-    await until(lambda: len(heard.all) >= 3)
+    await eventually_async(lambda: len(heard.all) >= 3)
     assert heard.all == wanted
 
 
@@ -53,7 +53,7 @@ async def test_rotating_is_heard(heard: Heard, stores: Stores) -> None:
     await stores.users.issue_key(user.user_id, None, "test")
     key_id = (await stores.administration.list_keys("ada"))[0].key_id
     await stores.users.rotate_key(key_id, None)
-    await until(lambda: heard.all == [AccessChange(key_id=key_id)])
+    await eventually_async(lambda: heard.all == [AccessChange(key_id=key_id)])
 
 
 async def test_a_connection_that_was_cut_is_made_anew_and_everything_is_forgotten(heard: Heard, stores: Stores) -> None:
@@ -63,8 +63,8 @@ async def test_a_connection_that_was_cut_is_made_anew_and_everything_is_forgotte
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     assert cut >= 1
-    await until(lambda: AccessChange() in heard.all)
-    await until(heard.changes.is_fresh)
+    await eventually_async(lambda: AccessChange() in heard.all)
+    await eventually_async(heard.changes.is_fresh)
 
 
 async def test_without_a_database_nothing_counts_as_heard() -> None:

@@ -13,7 +13,8 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.api.app import create_app
 from gpudev.domain.access.users import Role
 from gpudev.http_edge.rate_limits import Rate, RequestLimits
-from support.api.harness import Api, PublishedKeys, api_services, refused, submit, until
+from support.api.harness import Api, PublishedKeys, api_services, refused, submit
+from support.polling import eventually_async
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ async def test_another_api_process_hears_of_it(api: Api, stores_of: Callable[[st
     await api.services.users.add_user("root", Role.ADMIN)  # so that ada is not the last
     secret = await api.secret("ada", Role.ADMIN)
     client = other.anonymous({"Authorization": f"Bearer {secret}"})
-    await until(access.is_fresh)
+    await eventually_async(access.is_fresh)
     assert (await client.get("/v1/users")).status_code == 200
     assert len(other.app.state.guard.authentication._cached) == 1
     administration = api.world.stores.administration

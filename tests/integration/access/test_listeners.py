@@ -21,8 +21,8 @@ from gpudev.sdk.errors import Unreachable
 from gpudev.sdk.http.certificate_pins import find_pin, store_pin
 from gpudev.sdk.http.transport import HttpRequest, HttpTransport
 from gpudev.settings import Settings
-from support.api.harness import until
 from support.clock import ManualClock
+from support.polling import eventually_async
 from support.ports import NEEDS_OTHER_ADDRESS, OTHER_ADDRESS, free_port
 
 pytestmark = NEEDS_OTHER_ADDRESS
@@ -128,7 +128,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart_and_known_by_the
     async with open_door(listening, clock, every=0.02) as door:
         pin, before = door.fingerprint, await asyncio.to_thread(shown, door.address)
         clock.move(days=330)
-        await until(lambda: door.files.certificate.read_text().strip() != before.strip())
+        await eventually_async(lambda: door.files.certificate.read_text().strip() != before.strip())
         async with asyncio.timeout(30):
             while await asyncio.to_thread(shown, door.address) == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -18,8 +18,8 @@ from gpudev.api.http.connection_limits import CONNECTION_LIMITS
 from gpudev.domain.access.users import Role
 from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.settings import Settings
+from support.polling import eventually
 from support.ports import free_port
-from support.system.embedded_system import eventually
 
 
 async def make_key(settings: Settings) -> str:
@@ -51,7 +51,7 @@ def process(settings: Settings) -> Iterator[tuple["subprocess.Popen[bytes]", int
     }
     process = subprocess.Popen([sys.executable, "-m", "gpudev.main", "api"], env=environment, stderr=subprocess.DEVNULL)
     try:
-        eventually(lambda: is_live(port) or None, "the API did not start", 60)
+        eventually(lambda: is_live(port), "the API did not start")
         yield process, port
     finally:
         process.terminate()

@@ -24,7 +24,8 @@ from gpudev.http_edge.rate_limits import ConcurrencyLimits
 from gpudev.wire.reservations import JobEvent, JobView
 from gpudev.workflows.reservation_views import ReservationViews
 from gpudev.workflows.reservations.reservation_stream import ReservationStream
-from support.api.harness import Api, identifier, refused, submit, until
+from support.api.harness import Api, identifier, refused, submit
+from support.polling import eventually_async
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ async def test_who_leaves_leaves_nothing_behind(ada: httpx2.AsyncClient, api: Ap
     tasks = len(asyncio.all_tasks())
     async with follow(address, ada, view) as stream:
         await anext(stream)
-        await until(lambda: bool(changes._watchers))
-    await until(lambda: not changes._watchers)
-    await until(lambda: len(asyncio.all_tasks()) <= tasks)
+        await eventually_async(lambda: bool(changes._watchers))
+    await eventually_async(lambda: not changes._watchers)
+    await eventually_async(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
 async def test_a_last_event_id_that_never_was_is_refused(ada: httpx2.AsyncClient, subtests: pytest.Subtests) -> None:
@@ -321,7 +322,7 @@ async def test_whoever_may_read_no_more_and_reads_nothing_is_not_waited_for() ->
             await asyncio.Event().wait()
 
     streaming = asyncio.create_task(EventStream(silent(), is_allowed, place())({"type": "http"}, receive, send))
-    await until(lambda: bool(entered))
+    await eventually_async(lambda: bool(entered))
     may_read = False
     await asyncio.wait_for(streaming, 20)
     assert left.is_set()
@@ -353,5 +354,5 @@ async def test_nobody_holds_all_connections_with_streams(api: Api, address: str)
         assert (await follow("olaf", "192.0.2.2")).status_code == 200
         assert "from your address" in refused(await follow("olga", "192.0.2.2"), 429, "limit_reached")
         await streams.aclose()
-        await until(lambda: not any(place._held for place in places.values()))
+        await eventually_async(lambda: not any(place._held for place in places.values()))
         assert (await follow("eve", "192.0.2.2")).status_code == 200

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gpudev.api.http.connection_limits import ConnectionLimits, limited_http_protocol
-from support.api.harness import until
+from support.polling import eventually_async
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: api\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 BODY = b"2\r\n{}\r\n"
@@ -40,7 +40,7 @@ async def port() -> AsyncIterator[int]:
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
+    await eventually_async(lambda: server.started)
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     await running

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gpudev.api.http.connection_limits import CONNECTION_LIMITS, ConnectionLimits, limited_http_protocol
-from support.api.harness import until
+from support.polling import eventually_async
 
 LIMITS = ConnectionLimits(
     header_timeout=timedelta(seconds=0.3), body_timeout=timedelta(seconds=0.3), max_header_bytes=4096
@@ -61,7 +61,7 @@ async def serving(app: App, limits: ConnectionLimits, max_connections: int = 300
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
+    await eventually_async(lambda: server.started)
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     await running
@@ -145,7 +145,7 @@ async def test_the_second_request_of_a_connection_has_no_more_time_than_the_firs
 
 async def test_whoever_reads_a_body_learns_that_its_client_was_shut_out(patient_port: int, app: App) -> None:
     await talk(patient_port, b"POST / HTTP/1.1\r\nHost: api\r\nContent-Length: 10\r\n\r\nabc")
-    await until(lambda: app.gone == 1)
+    await eventually_async(lambda: app.gone == 1)
 
 
 @pytest.mark.parametrize("whole", [True, False])

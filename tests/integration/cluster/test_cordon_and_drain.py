@@ -10,7 +10,8 @@ from gpudev.domain.cluster import Node
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.ports.clock import Clock
 from gpudev.workflows.cluster.drain import NodeDrain
-from support.api.harness import Api, identifier, refused, submit, until
+from support.api.harness import Api, identifier, refused, submit
+from support.polling import eventually_async
 
 
 @pytest.fixture
@@ -125,11 +126,11 @@ async def test_the_processor_hears_of_it_at_once(api: Api, olga: httpx2.AsyncCli
     listener = Listener(api.world.stores.pool.database, QUEUE_INSERT_CHANNEL, hear)
     listener.start()
     try:
-        await until(lambda: heard == 1)  # it is connected
+        await eventually_async(lambda: heard == 1)  # it is connected
         await close(olga, "node-1")
-        await until(lambda: heard == 2)
+        await eventually_async(lambda: heard == 2)
         await olga.post("/v1/cluster/nodes/node-1/uncordon")
-        await until(lambda: heard == 3)
+        await eventually_async(lambda: heard == 3)
     finally:
         await listener.close()
 

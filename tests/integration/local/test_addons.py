@@ -14,8 +14,9 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus, jupyter_path
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerSpec, ServerState
-from support.local.local_world import MODES, LocalWorld, eventually
+from support.local.local_world import MODES, LocalWorld
 from support.paths import SUPPORT
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 STUB = SUPPORT / "sessions" / "jupyter_stub.py"
@@ -52,7 +53,7 @@ async def test_who_is_added_gets_in_and_who_is_removed_is_out_also_of_open_sessi
     try:
         await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), None)
         assert not await gets_in(colleague)
-        await eventually(lambda: sessions[colleague].poll() is not None)
+        await eventually_async(lambda: sessions[colleague].poll() is not None)
         assert await gets_in(owner)
         assert sessions[owner].poll() is None
     finally:

@@ -9,7 +9,8 @@ import pytest
 from gpudev.adapters.local.machine.processes import is_alive
 from gpudev.domain.errors import ClusterError, GpuDevError
 from gpudev.ports.cluster import ServerPhase
-from support.local.local_world import LocalWorld, eventually
+from support.local.local_world import LocalWorld
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ async def test_when_one_member_dies_the_gang_is_dead_and_all_of_it_starts_anew(w
     seen = await world.until(spec.reservation_id, ServerPhase.DEAD)
     assert "member 1" in (seen.reason or "")
     await world.ready(spec)
-    await eventually(lambda: not survivor.is_running() or survivor.status() == psutil.STATUS_ZOMBIE)
+    await eventually_async(lambda: not survivor.is_running() or survivor.status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_a_gang_on_a_node_that_is_not_there_leaves_nothing(world: LocalWorld) -> None:

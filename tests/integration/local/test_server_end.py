@@ -18,9 +18,10 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerPhase, ServerSpec
-from support.local.local_world import ONLY_LINUX, LocalWorld, eventually, tagged
+from support.local.local_world import ONLY_LINUX, LocalWorld, tagged
 from support.local.world_folders import new_folder
 from support.paths import SUPPORT
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 SCRIPTS = SUPPORT / "local"
@@ -68,7 +69,7 @@ async def test_the_folder_goes_and_the_disk_stays(world: LocalWorld) -> None:
     seen = await world.ready(spec)
     await world.out(seen, "echo kept > ~/kept; echo lost > $WORKSPACE/lost; mkdir ~/locked; chmod 0 ~/locked")
     await world.gone(spec.reservation_id)
-    await eventually(lambda: not list((world.state_dir / "trash").iterdir()))
+    await eventually_async(lambda: not list((world.state_dir / "trash").iterdir()))
     assert not list((world.state_dir / "servers").iterdir())
     assert (world.state_dir / "disks" / str(disk) / "kept").read_text() == "kept\n"
 
@@ -81,7 +82,7 @@ async def test_scratch_is_removed_even_where_a_user_locked_folders(world: LocalW
     seen = await world.ready(spec)
     await world.out(seen, "mkdir -p ~/a/b && touch ~/a/b/c && chmod 0 ~/a/b && chmod 0 ~/a; ln -s / ~/everything")
     await world.gone(spec.reservation_id)
-    await eventually(lambda: not list((world.state_dir / "trash").iterdir()))
+    await eventually_async(lambda: not list((world.state_dir / "trash").iterdir()))
 
 
 async def test_it_serves_again_after_its_user_killed_everything(world: LocalWorld, mode: IsolationMode) -> None:
@@ -112,7 +113,7 @@ async def test_orphans_are_collected(world: LocalWorld) -> None:
     seen = await world.ready(spec)
     await world.out(seen, "for i in $(seq 20); do (sleep 0.05 &) ; done; sleep 0.3")
     first = world.first_process(spec.reservation_id)
-    await eventually(lambda: not [p for p in first.children() if p.status() == psutil.STATUS_ZOMBIE])
+    await eventually_async(lambda: not [p for p in first.children() if p.status() == psutil.STATUS_ZOMBIE])
 
 
 async def test_the_reason_names_the_signal_and_the_last_words(world: LocalWorld) -> None:
@@ -133,7 +134,7 @@ async def test_it_outlives_the_warm_process_which_comes_back(world: LocalWorld) 
     warm = world.cluster._zygote.pid
     assert warm is not None
     os.kill(warm, signal.SIGKILL)
-    await eventually(lambda: world.cluster._zygote.pid not in (None, warm))
+    await eventually_async(lambda: world.cluster._zygote.pid not in (None, warm))
     assert await world.out(first, "echo one") == "one"
     assert await world.out(await world.ready(world.spec()), "echo two") == "two"
 
@@ -228,7 +229,7 @@ async def test_after_a_reboot_it_is_lost_unwatched_and_starts_again_as_it_was(wo
     async with world.nobody_watching():
         first = world.first_process(spec.reservation_id)
         first.kill()
-        await eventually(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
+        await eventually_async(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
         papers = world.state_dir / "servers" / str(spec.reservation_id) / "members" / "0" / "process.json"
         # The same pid exists after the reboot, too: it is somebody else's.
         papers.write_text(json.dumps({**json.loads(papers.read_text()), "pid": os.getpid(), "boot": "another"}))
@@ -266,7 +267,7 @@ async def test_papers_that_cannot_be_read_show_a_dead_server_that_can_be_removed
     assert seen is not None
     assert seen.phase is ServerPhase.DEAD
     assert await world.cluster.ensure_gone(spec.reservation_id)
-    await eventually(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
+    await eventually_async(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
 
 
 def start_control_plane(world: LocalWorld) -> "subprocess.Popen[str]":
@@ -310,7 +311,9 @@ async def test_stopping_all_of_them_is_like_a_shutdown_of_the_machine(world: Loc
     await world.until(dead.reservation_id, ServerPhase.DEAD)
     assert await world.cluster.stop_servers() == 1
     # Killed with its first process, an ssh server may need a moment more than that to be gone.
-    await eventually(lambda: all(process.pid == world.cluster._zygote.pid for process in tagged(str(world.state_dir))))
+    await eventually_async(
+        lambda: all(process.pid == world.cluster._zygote.pid for process in tagged(str(world.state_dir)))
+    )
     async with world.nobody_watching():
         pass
     seen = await world.seen(spec.reservation_id)

@@ -14,7 +14,8 @@ from gpudev.adapters.key_pairs import ensure_host_key
 from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.domain.ids import new_disk_id
 from gpudev.ports.cluster import ServerPhase
-from support.local.local_world import ALICE, LocalWorld, eventually, uid_of
+from support.local.local_world import ALICE, LocalWorld, uid_of
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -94,9 +95,9 @@ async def test_a_message_appears_in_open_terminals(world: LocalWorld) -> None:
         shown += terminal.stdout.read() or b""
         return text in shown
 
-    await eventually(lambda: shows(b"open"))
+    await eventually_async(lambda: shows(b"open"))
     await world.cluster.send_message(spec.reservation_id, "ends in \x1b[2J5 minutes")
-    await eventually(lambda: shows(b"5 minutes"))
+    await eventually_async(lambda: shows(b"5 minutes"))
     assert b"\x1b[2J" not in shown
     terminal.kill()
     terminal.communicate()

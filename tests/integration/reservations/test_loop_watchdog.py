@@ -16,9 +16,9 @@ from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.ports.cluster import ClusterState
 from gpudev.processor.planning_loop import Processor
 from gpudev.settings import Settings
-from support.api.harness import until
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
+from support.polling import eventually_async
 
 
 class Moments:
@@ -53,7 +53,7 @@ async def running(
     processor.watchdog = LoopWatchdog(timedelta(seconds=120), lambda: moments.now)
     task = asyncio.create_task(processor.run())
     try:
-        await until(lambda: cluster.looks > 0)
+        await eventually_async(lambda: cluster.looks > 0)
         yield processor, moments
     finally:
         task.cancel()
@@ -66,10 +66,10 @@ async def test_a_turn_that_hangs_is_seen_while_other_loops_go_on(
     processor, moments = running
     cluster.hangs = True
     seen = cluster.looks
-    await until(lambda: cluster.looks > seen)
+    await eventually_async(lambda: cluster.looks > seen)
     moments.now = 121.0
     processor.wake()
-    await until(lambda: set(processor.watchdog.stuck_loops()) == {"planning"})
+    await eventually_async(lambda: set(processor.watchdog.stuck_loops()) == {"planning"})
 
 
 async def test_interiors_that_nobody_makes_true_any_more_are_seen(
@@ -86,7 +86,7 @@ async def test_interiors_that_nobody_makes_true_any_more_are_seen(
     processor.wake()
     await asyncio.wait_for(hanging.wait(), 30)
     moments.now = 121.0
-    await until(lambda: set(processor.watchdog.stuck_loops()) == {"interiors"})
+    await eventually_async(lambda: set(processor.watchdog.stuck_loops()) == {"interiors"})
 
 
 async def test_a_cluster_that_is_away_is_no_reason_to_begin_anew(
@@ -97,4 +97,4 @@ async def test_a_cluster_that_is_away_is_no_reason_to_begin_anew(
     moments.now = 121.0
     seen = cluster.looks
     processor.wake()
-    await until(lambda: cluster.looks > seen + 2 and not processor.watchdog.stuck_loops())
+    await eventually_async(lambda: cluster.looks > seen + 2 and not processor.watchdog.stuck_loops())

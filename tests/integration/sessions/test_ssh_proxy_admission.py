@@ -6,8 +6,9 @@ from dataclasses import replace
 import httpx2
 
 from gpudev.settings import load_settings
-from support.api.harness import Api, refused, submit, until
+from support.api.harness import Api, refused, submit
 from support.api.ssh_proxy import PROXY_SETTINGS, Proxy, greeting, proxy_of
+from support.polling import eventually_async
 
 
 async def test_another_users_reservation_does_not_exist(
@@ -131,7 +132,7 @@ async def test_a_dev_server_that_does_not_answer_is_told(proxy: Proxy, ada: http
     said = await proxy.is_refused(await proxy.token(ada), 503)
     assert "does not answer" in said
     assert "127.0.0.1" not in said
-    await until(lambda: len(proxy.sessions) == 0)
+    await eventually_async(lambda: len(proxy.sessions) == 0)
 
 
 async def test_nobody_takes_all_sessions(api: Api, ada: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
@@ -147,7 +148,7 @@ async def test_nobody_takes_all_sessions(api: Api, ada: httpx2.AsyncClient, bob:
             async with proxy.open(await proxy.token(bob)) as other:
                 await greeting(other)
             proxy.job = adas
-        await until(lambda: len(proxy.sessions) == 0)
+        await eventually_async(lambda: len(proxy.sessions) == 0)
         async with proxy.open(token) as session:
             await greeting(session)
 

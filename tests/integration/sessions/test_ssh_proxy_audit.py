@@ -12,8 +12,9 @@ from websockets.exceptions import InvalidStatus
 from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from gpudev.ports.access import AuditEntry, AuditQuery
 from gpudev.settings import RequestGuardSettings
-from support.api.harness import Api, until
+from support.api.harness import Api
 from support.api.ssh_proxy import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
+from support.polling import eventually_async
 
 
 async def written(proxy: Proxy, action: str = "ssh") -> list[AuditEntry]:
@@ -34,7 +35,7 @@ async def test_a_session_is_in_the_audit_log_when_it_opens_and_when_it_ends(
         assert await asyncio.wait_for(session.recv(), 10) == b"four"
         await ada.post(f"/v1/jobs/{proxy.job['job_id']}/cancel")
         await closed(session)
-    await until(lambda: len(proxy.sessions) == 0)
+    await eventually_async(lambda: len(proxy.sessions) == 0)
     _, ended = await written(proxy)
     assert (ended.action, ended.username, ended.outcome) == ("ssh session ended", "ada", "reservation_ended")
     assert ended.target is not None

@@ -16,8 +16,9 @@ from gpudev.cli import proxy_tunnel
 from gpudev.proxy.ssh.tunnel import SessionRegistry, Tunnel
 from gpudev.sdk.credentials import KEY_VARIABLE
 from gpudev.wire import websocket
-from support.api.harness import Api, until
+from support.api.harness import Api
 from support.api.ssh_proxy import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
+from support.polling import eventually_async
 
 
 async def test_bytes_go_through_unchanged_however_they_are_cut(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
@@ -157,7 +158,7 @@ async def test_whoever_reads_slowly_is_sent_slowly(proxy: Proxy, ada: httpx2.Asy
         assert tunnel._client.get_write_buffer_size() < 2**20
         for _ in range(200):
             await session.recv()
-        await until(lambda: pushed > before)
+        await eventually_async(lambda: pushed > before)
         session.transport.abort()
 
 
@@ -195,7 +196,7 @@ async def test_the_short_way_of_the_client_needs_one_connection_and_no_other_way
     )
     assert line is not None
     with line.socket:
-        await until(lambda: len(proxy.sessions) == 1)
+        await eventually_async(lambda: len(proxy.sessions) == 1)
         line.socket.settimeout(10)
         came = line.received or await asyncio.to_thread(line.socket.recv, 100)
         assert came == b"\x82\x0eSSH-2.0-echo\r\n"
@@ -222,7 +223,7 @@ async def test_two_hundred_sessions_at_once(proxy: Proxy, ada: httpx2.AsyncClien
     arrived = asyncio.Event()
     working = [asyncio.create_task(one(number)) for number in range(200)]
     async with asyncio.timeout(60):
-        await until(lambda: len(proxy.sessions) == 200 and proxy.came == 200)
+        await eventually_async(lambda: len(proxy.sessions) == 200 and proxy.came == 200)
         arrived.set()
         await asyncio.gather(*working)
-    await until(lambda: len(proxy.sessions) == 0)
+    await eventually_async(lambda: len(proxy.sessions) == 0)

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from gpudev.proxy.ssh import tunnel
-from support.api.harness import until
 from support.api.ssh_proxy import Proxy
+from support.polling import eventually_async
 
 _BINARY, _CLOSE, _PING = 0x2, 0x8, 0x9
 _RESERVED = 0x70
@@ -63,12 +63,12 @@ async def test_whoever_leaves_without_taking_what_was_said_keeps_no_session_by_i
     await proxy.reserve(ada)
     writer = await _open_deaf(proxy, await proxy.token(ada))
     (session,) = proxy.sessions._open
-    await until(lambda: session._client.get_write_buffer_size() > 100_000)
+    await eventually_async(lambda: session._client.get_write_buffer_size() > 100_000)
     if farewell is None:
         writer.write_eof()
     else:
         writer.write(farewell)
-    await until(lambda: len(proxy.sessions) == 0)
+    await eventually_async(lambda: len(proxy.sessions) == 0)
     writer.close()
 
 
@@ -80,7 +80,7 @@ async def test_pings_of_a_client_that_hears_no_answer_pile_nothing_up(proxy: Pro
         writer.write(_frame(_PING, b"p" * 125) * 1000)
         await asyncio.wait_for(writer.drain(), 10)
     writer.write(_frame(_PING, b"the last one"))
-    await until(lambda: session._pending_pong.endswith(b"the last one"))
+    await eventually_async(lambda: session._pending_pong.endswith(b"the last one"))
     assert session._client.get_write_buffer_size() < 2**20
 
     told = b""

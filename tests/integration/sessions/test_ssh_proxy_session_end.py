@@ -12,8 +12,9 @@ from gpudev.domain.errors import Unavailable
 from gpudev.domain.sessions.grants import Grant, GrantState
 from gpudev.settings import ProxySettings
 from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY
-from support.api.harness import Api, until
+from support.api.harness import Api
 from support.api.ssh_proxy import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of
+from support.polling import eventually_async
 
 
 async def test_a_session_ends_with_its_reservation(proxy: Proxy, ada: httpx2.AsyncClient) -> None:
@@ -24,7 +25,7 @@ async def test_a_session_ends_with_its_reservation(proxy: Proxy, ada: httpx2.Asy
         code, reason = await closed(session)
         assert code == 4001
         assert reason == f"reservation {proxy.job['job_id'][:8]} is cancelled"
-    await until(lambda: len(proxy.sessions) == 0)
+    await eventually_async(lambda: len(proxy.sessions) == 0)
     # The decision falls at the first look after it, and the usual look is never further away than this.
     assert timedelta(milliseconds=400) >= GRANT_CHECK_EVERY
 

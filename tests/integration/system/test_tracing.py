@@ -30,9 +30,10 @@ from gpudev.domain.tracing import Span, SpanRef, parse_traceparent
 from gpudev.ports.tracing import NO_TRACER
 from gpudev.sdk.client_session import ClientSession
 from gpudev.settings import Settings, load_settings
-from support.api.harness import Api, PublishedKeys, api_services, submit, until
+from support.api.harness import Api, PublishedKeys, api_services, submit
 from support.clock import ManualClock
 from support.paper_cluster import PaperCluster
+from support.polling import eventually_async
 from support.processor_world import World
 
 Sent = dict[str, Any]
@@ -172,7 +173,7 @@ async def test_spans_wait_for_a_collector_that_is_away(api: Api, collector: Coll
     collector.status = 503
     await ada.get("/v1/jobs")
     sending = asyncio.create_task(asyncio.to_thread(tracer.flush))
-    await until(lambda: collector.rejected > 0)
+    await eventually_async(lambda: collector.rejected > 0)
     await ada.get("/v1/jobs")
     assert not collector.spans() and not sending.done(), "it is still tried, and nobody waits for that"
     collector.status = 200

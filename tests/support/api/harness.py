@@ -1,9 +1,8 @@
 """The API in front of a world: users with real keys, requests that are granted, refusals taken apart."""
 
-import asyncio
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -137,9 +136,3 @@ def refused(answer: httpx2.Response, status: int, code: str, field: str | None =
 
 def identifier(view: dict[str, Any]) -> ReservationId:
     return ReservationId(UUID(view["reservation_id"]))
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not claim():  # noqa: ASYNC110 - others' state, which sets no event
-            await asyncio.sleep(0.01)

@@ -19,7 +19,8 @@ from gpudev.bootstrap.proxy import open_ssh_sessions
 from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.proxy.ssh.sessions import SILENT_FOR, SshSessions
 from gpudev.settings import ProxySettings
-from support.api.harness import Api, identifier, submit, until
+from support.api.harness import Api, identifier, submit
+from support.polling import eventually_async
 
 CHECK_EVERY = timedelta(milliseconds=20)
 """Much more often than in real life, so that no test waits for it."""
@@ -124,7 +125,7 @@ async def proxy_of(
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
-        await until(lambda: server.started)
+        await eventually_async(lambda: server.started)
         address = f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         played.append(Proxy(api, address, sessions, dev_server, echo))
         yield played[0]

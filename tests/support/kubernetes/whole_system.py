@@ -12,9 +12,8 @@ import itertools
 import os
 import signal
 import subprocess
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ from support.kubernetes.api import KubeApi, Object
 from support.kubernetes.control_plane import Cluster, ExistingCluster
 from support.kubernetes.fake_nodes import FakeNodes
 from support.kubernetes.processes import Processes
+from support.polling import eventually_async
 from support.ports import free_port
 from support.system.embedded_system import SERVER, System
 
@@ -108,7 +108,7 @@ class KubeSystem:
             return row if row is not None and is_so(row) else None
 
         try:
-            return await eventually(look, otherwise, seconds=seconds)
+            return await eventually_async(look, otherwise, within=seconds)
         except AssertionError as late:
             row = await self.stores.reservations.find_reservation(rid)
             events = await self.stores.reservations.events(rid)
@@ -122,7 +122,7 @@ class KubeSystem:
         async def look() -> bool | None:
             return True if not await self.stores.reservations.unreleased() else None
 
-        await eventually(look, f"not everything was released\n{self.log()}")
+        await eventually_async(look, f"not everything was released\n{self.log()}")
         assert await self.objects() == {kind: [] for kind in KINDS}
 
     # --- As an operator does it ---------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class KubeSystem:
             self._processes.check()
             return await self.stores.leases.is_held(PLANNING_LEASE) or None
 
-        await eventually(look, f"no processor plans\n{self.log()}")
+        await eventually_async(look, f"no processor plans\n{self.log()}")
 
     async def sees_nodes(self, *names: str) -> None:
         """Until the API tells exactly these."""
@@ -154,7 +154,7 @@ class KubeSystem:
             nodes, _ = await self.stores.nodes.nodes()
             return {node.name for node in nodes if node.offers} == set(names) or None
 
-        await eventually(look, f"the system does not see {names}\n{self.log()}")
+        await eventually_async(look, f"the system does not see {names}\n{self.log()}")
 
     def log(self, lines: int = 40) -> str:
         return self._processes.log_tail("processor", lines)
@@ -268,7 +268,7 @@ async def system_on(
         processes.start("api", *SERVER.command, "api", environment=environment)
         system.start_processor()
         await system.planning()
-        await eventually(lambda: _answers(people), "the API does not answer")
+        await eventually_async(lambda: _answers(people), "the API does not answer")
         yield system
     finally:
         await stores.close()
@@ -288,14 +288,3 @@ def _reached_by(database: DatabaseSettings) -> dict[str, str]:
 async def _answers(people: System) -> bool | None:
     done = await asyncio.to_thread(people.run, "list", "--json", code=None)
     return done.returncode == 0 or None
-
-
-async def eventually(look: Callable[[], Awaitable[_T | None]], otherwise: str, *, seconds: float = 60) -> _T:
-    """What `look` gives as soon as it gives something."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = await look()
-        if found is not None:
-            return found
-        assert time.monotonic() < deadline, otherwise
-        await asyncio.sleep(0.03)

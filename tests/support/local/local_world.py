@@ -5,8 +5,7 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -190,10 +189,3 @@ def tagged(tag: str) -> list[psutil.Process]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.append(psutil.Process(pid))
     return found
-
-
-async def eventually(claim: Callable[[], object], within: float = 15.0) -> None:
-    deadline = time.monotonic() + within
-    while not claim():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from gpudev.adapters.tls import ensure_self_signed
 from gpudev.ports.clock import SystemClock
+from support.polling import eventually
 from support.ports import free_port
-from support.system.embedded_system import eventually
 
 DOCS = Path(__file__).parents[3] / "docs" / "operations" / "reverse-proxies.md"
 _AROUND = """
@@ -75,7 +75,7 @@ def nginx_before(program: str, url: str, folder: Path, changes: Mapping[str, str
     with (folder / "output").open("wb") as output:
         running = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        eventually(lambda: _listens(port, running, folder) or None, "nginx does not listen")
+        eventually(lambda: _listens(port, running, folder), "nginx does not listen")
         yield Nginx(f"https://localhost:{port}", files.certificate, folder)
     finally:
         running.terminate()

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +11,7 @@ from typing import Any, TypeVar
 import psutil
 
 from gpudev.embedded import api_probe
+from support.polling import eventually
 from support.ports import free_port
 from support.process_table import command_lines
 from support.system.warm_programs import CLIENT, SERVER, run_program
@@ -93,7 +92,7 @@ class System:
         """kill -9, and wait until the supervisor has started another."""
         before = self.pid(part)
         os.kill(before, signal.SIGKILL)
-        eventually(lambda: self.find_pid(part) not in (None, before) or None, f"{part} was not started again")
+        eventually(lambda: self.find_pid(part) not in (None, before), f"{part} was not started again")
 
     def find_pid(self, part: str) -> int | None:
         """None while it is between two lives."""
@@ -140,14 +139,3 @@ class System:
             return job if job["released_at"] is not None else None
 
         return eventually(look, f"{job_id} was not released")
-
-
-def eventually(look: Callable[[], _T | None], otherwise: str, seconds: float = 30) -> _T:
-    """What `look` gives as soon as it gives something."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found is not None:
-            return found
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)
