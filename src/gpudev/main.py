@@ -1,6 +1,6 @@
-"""`gpu-dev-server`: the server's commands. Each is thin: it reads settings, opens parts, and lets them run.
+"""`gpu-dev-server`: the server's commands.
 
-A command is loaded when it is called: a process that only migrates must not pay for what the API needs.
+A command's module is imported when the command is called: a process that only migrates does not import the API.
 """
 
 import os
@@ -40,9 +40,9 @@ class ServerGroup(LazyGroup):
         except ModuleNotFoundError as missing:
             if missing.name is None or missing.name.startswith("gpudev"):
                 raise
-            # The light client alone is installed; its commands come along with this one.
-            needs = f"gpu-dev-server needs the server's parts ({missing.name} is not installed)."
-            sys.exit(f"{needs} Run `pip install 'gpu-dev[server]'`.")
+            # Only the client is installed.
+            problem = f"gpu-dev-server requires the server extra ({missing.name} is not installed)."
+            sys.exit(f"{problem} Run `pip install 'gpu-dev[server]'`.")
 
 
 @click.group(cls=ServerGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,9 +52,9 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Every failure is one sentence and an exit code; GPU_DEV_DEBUG=1 shows where it came from."""
-    # Parts run as users of their own and must be able to cross what we make, and nobody may write there, whatever the
-    # shell that started us was told. What is for our eyes only says so itself.
+    """Errors are one sentence and an exit code; GPU_DEV_DEBUG=1 shows the traceback."""
+    # Independent of the caller's umask: services run as other users, who must be able to traverse our folders but not
+    # write there. Private files set their own mode.
     os.umask(0o022)
     try:
         cli(prog_name="gpu-dev-server", standalone_mode=True)

@@ -1,4 +1,4 @@
-"""`audit`: shows the audit log; and recording of operators' commands in it."""
+"""`audit`: shows the audit log. Also records operators' commands in it."""
 
 import asyncio
 import contextlib
@@ -20,15 +20,21 @@ _POLL_SECONDS = 0.5
 
 
 @click.command()
-@click.option("--user", help="Only by this user.")
-@click.option("--action", help="Only actions that contain this (an endpoint's path, `users disable`, …).")
-@click.option("--target", help="Only what was done to something that contains this (an id, a name).")
+@click.option("--user", help="Only entries of this user.")
+@click.option("--action", help="Only actions that contain this text (an endpoint's path, `users disable`, …).")
+@click.option("--target", help="Only targets that contain this text (an id, a name).")
 @click.option("--address", help="Only from this address.")
-@click.option("--outcome", help="Only with this outcome (`ok`, `unauthenticated`, `forbidden`, …).")
-@click.option("--hours", type=click.FloatRange(0, min_open=True), help="Only of the last so many hours.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The newest so many.")
-@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, an entry a line.")
+@click.option("--outcome", help="Only this outcome (`ok`, `unauthenticated`, `forbidden`, …).")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), help="Only the last HOURS hours.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Maximum number of entries, the newest.",
+)
+@click.option("--follow", is_flag=True, help="Continue with new entries until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one entry per line.")
 def audit(
     *,
     user: str | None,
@@ -41,7 +47,7 @@ def audit(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Every change, login and refusal. Nothing in it is ever changed or removed by the server."""
+    """Show the audit log: every change, login and denied request. The server never changes or removes entries."""
     since = SystemClock().now() - timedelta(hours=hours) if hours else None
     query = AuditQuery(user, action, target, address, outcome, since, limit=limit)
 
@@ -63,15 +69,15 @@ async def _print_entries(stores: Stores, query: AuditQuery, as_json: bool) -> in
 
 
 def _format_entry(entry: AuditEntry) -> str:
-    who = sanitize_text(entry.username or "?")
+    username = sanitize_text(entry.username or "?")
     key = f" [{entry.key_prefix}…]" if entry.key_prefix else ""
     target = f"  {sanitize_text(entry.target)}" if entry.target else ""
     address = entry.address or "-"
     outcome = sanitize_text(entry.outcome)
-    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {who}{key}  {address}  {entry.action}{target}  {outcome}"
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC  {username}{key}  {address}  {entry.action}{target}  {outcome}"
 
 
-# Records operators' commands in the audit log, with the name of the OS user.
+# Recording of operators' commands, with the OS username.
 
 
 async def record_command(stores: Stores, action: str, target: str | None = None, outcome: str = "ok") -> None:
@@ -92,5 +98,5 @@ def console_user() -> str:
 def _os_user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # in a container the uid may have no name
         return f"uid {os.getuid()}"

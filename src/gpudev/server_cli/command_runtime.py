@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def load_server_settings() -> Settings:
-    """From the environment; where that names no database and this machine has an embedded one, that one."""
+    """From the environment; without a configured database, the embedded one of this machine, if there is one."""
     chosen = settings.load_settings()
     layout = Layout(chosen.state_dir)
     if "POSTGRES_HOST" in os.environ or not layout.postgres_data.exists():
@@ -28,7 +28,7 @@ def load_server_settings() -> Settings:
 def run_with_stores(act: "Callable[[Stores], Awaitable[_T]]") -> _T:
     import asyncio
 
-    from gpudev.adapters.postgres.stores import open_stores  # `up` and `migrate` need none
+    from gpudev.adapters.postgres.stores import open_stores  # `up` and `migrate` do not need it
 
     async def run() -> _T:
         stores = open_stores(load_server_settings(), max_connections=2)

@@ -1,4 +1,4 @@
-"""`expire`: what a stopped processor would have ended, and stale requests."""
+"""`expire`: expiry without a running processor, and stale requests."""
 
 import json
 import sys
@@ -19,20 +19,20 @@ from gpudev.workflows.reservations.stale_requests import StaleRequestReport, Sta
 @click.command()
 @pass_options
 def expire(**options: Any) -> None:
-    """End what is over, warn, clear away, and look after neglected requests, once. Starts nobody.
+    """Send warnings, expire reservations, remove their dev servers and handle stale requests, once. Starts nothing.
 
-    While a processor is at work, it does all this itself; only requests that it neglects are looked after.
+    While a processor runs, it does this itself, and only stale requests are handled.
     """
-    manner = PassOptions(**options)
-    done = run_with_deadline(manner.deadline, lambda: _run_expire(manner))
+    run_options = PassOptions(**options)
+    done = run_with_deadline(run_options.deadline, lambda: _run_expire(run_options))
     if isinstance(done, str):
-        click.echo(json.dumps({"acted": False, "skipped": done}) if manner.as_json else f"expire: {done}")
+        click.echo(json.dumps({"acted": False, "skipped": done}) if run_options.as_json else f"expire: {done}")
         return
-    if manner.as_json:
+    if run_options.as_json:
         parts = asdict(done.expiry) if done.expiry else {}
         click.echo(json.dumps({"acted": done.expiry is not None, **parts, **asdict(done.stale_requests)}))
     else:
-        _print_result(done, manner)
+        _print_result(done, run_options)
     if done.expiry is not None and not done.expiry.succeeded:
         sys.exit(1)
 
@@ -40,42 +40,44 @@ def expire(**options: Any) -> None:
 @dataclass(frozen=True, slots=True)
 class _ExpireResult:
     expiry: ExpiryReport | None
-    """None: a processor is at work."""
+    """None: a processor is running."""
     stale_requests: StaleRequestReport
 
 
-async def _run_expire(manner: PassOptions) -> _ExpireResult | str:
+async def _run_expire(run_options: PassOptions) -> _ExpireResult | str:
     from gpudev.bootstrap.processor import open_expiry_backstop
 
     settings = load_server_settings()
     configure_logging(settings)
     async with open_expiry_backstop(settings) as running:
         stores = running.stores
-        neglected = StaleRequests(stores.reservations, stores.planning_records, SystemClock(), settings.reconciling)
+        stale_requests = StaleRequests(
+            stores.reservations, stores.planning_records, SystemClock(), settings.reconciling
+        )
 
         async def work() -> _ExpireResult:
-            expired = await running.processor.expire(dry_run=manner.dry_run)
-            return _ExpireResult(expired, await neglected.run(dry_run=manner.dry_run))
+            expired = await running.processor.expire(dry_run=run_options.dry_run)
+            return _ExpireResult(expired, await stale_requests.run(dry_run=run_options.dry_run))
 
-        return await run_locked(stores.reconcile_locks, ReconcilePass.EXPIRY, manner, work)
+        return await run_locked(stores.reconcile_locks, ReconcilePass.EXPIRY, run_options, work)
 
 
-def _print_result(done: _ExpireResult, manner: PassOptions) -> None:
+def _print_result(done: _ExpireResult, run_options: PassOptions) -> None:
     if done.expiry is None:
-        click.echo("a processor is at work and ends what is over all the time")
+        click.echo("a processor is running and handles expiry itself")
     else:
-        mode = " (dry run: nothing was changed)" if manner.dry_run else ""
-        counts = f"{len(done.expiry.changes)} changes, {len(done.expiry.torn_down)} taken down"
+        mode = " (dry run: nothing was changed)" if run_options.dry_run else ""
+        counts = f"{len(done.expiry.changes)} changes, {len(done.expiry.torn_down)} torn down"
         click.echo(f"expire: {counts}, {len(done.expiry.removed)} orphans removed{mode}")
         for line in done.expiry.changes:
             click.echo(f"  {line}")
         for name in done.expiry.orphans:
-            click.echo(f"  without a reservation, and removed if that lasts: {name}")
+            click.echo(f"  orphan, removed if it stays one: {name}")
         for error in done.expiry.errors:
             click.echo(f"  error: {error}", err=True)
         for name in done.expiry.unfinished:
-            click.echo(f"  error: not everything of {name} is gone yet", err=True)
+            click.echo(f"  error: {name} is not completely removed yet", err=True)
     for name in done.stale_requests.sent_again:
-        click.echo(f"  {name}: nobody looked at it; sent again")
+        click.echo(f"  {name}: stale; sent again")
     for name in done.stale_requests.cancelled:
-        click.echo(f"  {name}: nobody looked at it, not even when it was sent again; cancelled")
+        click.echo(f"  {name}: still stale after it was sent again; cancelled")

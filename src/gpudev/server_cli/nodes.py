@@ -21,77 +21,76 @@ _POLL_SECONDS = 2.0
 
 @click.group()
 def nodes() -> None:
-    """The cluster's nodes, and closing them for new work."""
+    """List, cordon, drain and refresh the cluster's nodes."""
 
 
 @nodes.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_nodes(as_json: bool) -> None:
-    """Every node as last seen; also those that are away, for 30 days."""
+    """List every node as last observed; lost nodes are listed for 30 days."""
     rows = run_with_stores(_list_rows)
     if as_json:
         click.echo(json.dumps(rows))
         return
     for row in rows:
-        closed = ""
+        note = ""
         if row["cordoned"]:
-            closed = f"  by {row['by']}" + (f": {row['reason']}" if row["reason"] else "")
-        click.echo(
-            f"{row['name']:<32}  {row['gpu_type']:<12}  {row['state']:<9}  {row['reservations']:>3} here{closed}"
-        )
+            note = f"  by {row['by']}" + (f": {row['reason']}" if row["reason"] else "")
+        count = f"{row['reservations']:>3} reservations"
+        click.echo(f"{row['name']:<32}  {row['gpu_type']:<12}  {row['state']:<9}  {count}{note}")
     if not rows:
-        click.echo("no node has been seen")
+        click.echo("no nodes have been observed")
 
 
 @nodes.command()
 @click.argument("name")
 @REASON_OPTION
 def cordon(name: str, reason: str) -> None:
-    """Start and promise nothing new on NAME. What runs there goes on."""
+    """Close NAME for new reservations. Running ones continue."""
 
     async def act(stores: Stores) -> None:
         await stores.cordons.cordon(name, console_user(), check_cordon_reason(reason), now=SystemClock().now())
         await record_command(stores, "nodes cordon", audit_target(name, reason))
 
     run_with_stores(act)
-    click.echo(f"{name} is closed for new work; open it with: gpu-dev-server nodes uncordon {name}")
+    click.echo(f"{name} is cordoned; to open it again: gpu-dev-server nodes uncordon {name}")
 
 
 @nodes.command()
 @click.argument("name")
 def uncordon(name: str) -> None:
-    """Open NAME again. (A node that is closed in the cluster itself stays so.)"""
+    """Open NAME again. A node cordoned in Kubernetes itself stays cordoned."""
 
     async def act(stores: Stores) -> None:
         await stores.cordons.uncordon(name)
         await record_command(stores, "nodes uncordon", name)
 
     run_with_stores(act)
-    click.echo(f"{name} is open again")
+    click.echo(f"{name} is uncordoned")
 
 
 @nodes.command()
 @click.argument("name")
 @REASON_OPTION
-@click.option("--wait", is_flag=True, help="Until nobody is there any more.")
+@click.option("--wait", is_flag=True, help="Wait until the node is empty.")
 def drain(name: str, reason: str, wait: bool) -> None:
-    """Close NAME and ask those who are there to leave: in their open terminals and their histories. It ends nobody's
-    reservation; see who is there, and cancel what cannot wait (gpu-dev cancel ID, as an operator)."""
+    """Cordon NAME and ask its users to leave, in their open terminals and histories. Ends no reservation; cancel those
+    that cannot wait (`gpu-dev cancel ID`, as an operator)."""
 
     async def act(stores: Stores) -> None:
-        draining = NodeDrain(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
-        there = await draining.drain(name, console_user(), reason)
+        node_drain = NodeDrain(stores.cordons, stores.reservations, stores.unreleased, SystemClock())
+        reservations = await node_drain.drain(name, console_user(), reason)
         await record_command(stores, "nodes drain", audit_target(name, reason))
-        click.echo(f"{name} is closed for new work")
-        print_reservations(there)
-        while wait and there:
+        click.echo(f"{name} is cordoned")
+        print_reservations(reservations)
+        while wait and reservations:
             await asyncio.sleep(_POLL_SECONDS)
-            left = await draining.reservations_on(name)
-            for one in there:
-                if one.reservation_id not in {other.reservation_id for other in left}:
-                    click.echo(f"{short_id(one.reservation_id)} of {one.username} is gone")
-            there = left
-        if not there:
+            remaining = await node_drain.reservations_on(name)
+            for one in reservations:
+                if one.reservation_id not in {other.reservation_id for other in remaining}:
+                    click.echo(f"{short_id(one.reservation_id)} of {one.username} has left")
+            reservations = remaining
+        if not reservations:
             click.echo(f"{name} is empty")
 
     run_with_stores(act)

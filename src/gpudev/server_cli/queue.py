@@ -15,13 +15,13 @@ _NAMES = [name for queue in MESSAGE_QUEUES for name in (queue, dead_letter_queue
 
 @click.group()
 def queue() -> None:
-    """The message queues and their dead letters."""
+    """Inspect the message queues, retry or drop dead letters."""
 
 
 @queue.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_queues(as_json: bool) -> None:
-    """Every queue with its length and the age of its oldest message."""
+    """List every queue with its length and the age of its oldest message."""
 
     async def act(stores: Stores) -> list[dict[str, Any]]:
         return [
@@ -49,7 +49,7 @@ def list_queues(as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, limit: int, as_json: bool) -> None:
-    """The messages of one queue, without taking them."""
+    """Show the messages of a queue without reading them off."""
 
     async def act(stores: Stores) -> list[dict[str, Any]]:
         return [
@@ -76,7 +76,7 @@ def show(name: str, limit: int, as_json: bool) -> None:
 @click.argument("name", type=click.Choice(MESSAGE_QUEUES))
 @click.argument("msg_id", type=int)
 def retry(name: str, msg_id: int) -> None:
-    """Send a dead letter of queue NAME back to it. (A reservation that has failed stays failed.)"""
+    """Send a dead letter of queue NAME back to it. A failed reservation stays failed."""
 
     async def act(stores: Stores) -> None:
         await stores.message_queue.retry_dead_letter(name, msg_id)
@@ -90,11 +90,11 @@ def retry(name: str, msg_id: int) -> None:
 @click.argument("name", type=click.Choice(_NAMES))
 @click.argument("msg_id", type=int)
 def drop(name: str, msg_id: int) -> None:
-    """Remove one message for good."""
+    """Delete a message."""
 
     async def act(stores: Stores) -> None:
         await stores.message_queue.drop_message(name, msg_id)
         await record_command(stores, "queue drop", f"{msg_id} of {name}")
 
     run_with_stores(act)
-    click.echo(f"message {msg_id} is gone from {name}")
+    click.echo(f"message {msg_id} is deleted from {name}")

@@ -1,4 +1,4 @@
-"""`reconcile`: brings records into line with the cluster and the cloud, once."""
+"""`reconcile`: corrects the records from the cluster and the cloud, once."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class PassOptions:
-    """How a pass is run."""
+    """Options of a pass."""
 
     dry_run: bool
     as_json: bool
@@ -33,16 +33,16 @@ class PassOptions:
 
 def pass_options(function: _F) -> _F:
     for option in (
-        click.option("--scheduled", is_flag=True, help="Leave it to whoever is at it already, and exit with 0."),
+        click.option("--scheduled", is_flag=True, help="If another process runs the pass, skip it and exit with 0."),
         click.option(
             "--deadline",
             type=click.FloatRange(min=0, min_open=True),
             default=600.0,
             show_default=True,
-            help="Seconds after which it gives up.",
+            help="Maximum seconds for the pass.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--dry-run", is_flag=True, help="Show every change, and make none."),
+        click.option("--dry-run", is_flag=True, help="Print the changes without making them."),
     ):
         function = option(function)
     return function
@@ -50,33 +50,33 @@ def pass_options(function: _F) -> _F:
 
 @click.group()
 def reconcile() -> None:
-    """Compare what is recorded with the cluster and the cloud, and correct it. Nothing is ever deleted."""
+    """Correct the records from the cluster and the cloud. Never deletes anything."""
 
 
 @reconcile.command()
 @pass_options
 def availability(**options: Any) -> None:
-    """Phase 1: what each GPU type has, from the cluster's nodes and pods and the cloud's groups of nodes."""
+    """Phase 1: availability of each GPU type, from the cluster's nodes and pods and the cloud's node groups."""
     _reconcile([ReconcilePass.AVAILABILITY], PassOptions(**options))
 
 
 @reconcile.command()
 @pass_options
 def disks(**options: Any) -> None:
-    """Phase 2: the recorded disks, from the cloud's volumes and snapshots."""
+    """Phase 2: disk records, from the cloud's volumes and snapshots."""
     _reconcile([ReconcilePass.DISKS], PassOptions(**options))
 
 
 @reconcile.command("all")
 @pass_options
 def everything(**options: Any) -> None:
-    """Phase 1, then phase 2 (where there is a cloud). A phase that fails does not stop the other."""
+    """Phase 1, then phase 2 if there is a cloud. A failed phase does not prevent the other."""
     _reconcile([ReconcilePass.AVAILABILITY, ReconcilePass.DISKS], PassOptions(**options))
 
 
 @dataclass(slots=True)
 class ReconcileOutcome:
-    """What came of each pass; text where it was not run, with the reason."""
+    """The report of each pass; a text is the reason why it was skipped, None: not requested."""
 
     availability: AvailabilityReport | str | None = None
     disks: DiskReconcileReport | str | None = None
@@ -90,12 +90,12 @@ class ReconcileOutcome:
         )
 
 
-def _reconcile(passes: Sequence[ReconcilePass], manner: PassOptions) -> None:
-    outcome = run_with_deadline(manner.deadline, lambda: _run_passes(passes, manner))
-    if manner.as_json:
+def _reconcile(passes: Sequence[ReconcilePass], run_options: PassOptions) -> None:
+    outcome = run_with_deadline(run_options.deadline, lambda: _run_passes(passes, run_options))
+    if run_options.as_json:
         click.echo(json.dumps(_as_json(outcome), default=_format_value))
     else:
-        _show(outcome, manner)
+        _show(outcome, run_options)
     if not outcome.succeeded:
         sys.exit(1)
 
@@ -108,10 +108,10 @@ def run_with_deadline(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
     try:
         return asyncio.run(run())
     except TimeoutError:
-        raise click.ClickException(f"not finished within {deadline:g} s; what was done is whole") from None
+        raise click.ClickException(f"not finished within {deadline:g} s; completed changes are kept") from None
 
 
-async def _run_passes(passes: Sequence[ReconcilePass], manner: PassOptions) -> ReconcileOutcome:
+async def _run_passes(passes: Sequence[ReconcilePass], run_options: PassOptions) -> ReconcileOutcome:
     settings = load_server_settings()
     configure_logging(settings)
     tune_garbage_collector()
@@ -119,7 +119,10 @@ async def _run_passes(passes: Sequence[ReconcilePass], manner: PassOptions) -> R
     async with open_reconcilers(settings) as parts:
         if ReconcilePass.AVAILABILITY in passes:
             outcome.availability = await run_locked(
-                parts.stores.reconcile_locks, ReconcilePass.AVAILABILITY, manner, lambda: _availability(parts, manner)
+                parts.stores.reconcile_locks,
+                ReconcilePass.AVAILABILITY,
+                run_options,
+                lambda: _availability(parts, run_options),
             )
         if ReconcilePass.DISKS in passes and parts.cloud is None and len(passes) > 1:
             outcome.disks = "no cloud is configured, so there are no volumes to compare disks with"
@@ -127,34 +130,34 @@ async def _run_passes(passes: Sequence[ReconcilePass], manner: PassOptions) -> R
             outcome.disks = await run_locked(
                 parts.stores.reconcile_locks,
                 ReconcilePass.DISKS,
-                manner,
-                lambda: parts.disks().run(dry_run=manner.dry_run),
+                run_options,
+                lambda: parts.disks().run(dry_run=run_options.dry_run),
             )
     return outcome
 
 
-async def _availability(parts: OneShotReconcilers, manner: PassOptions) -> AvailabilityReport:
+async def _availability(parts: OneShotReconcilers, run_options: PassOptions) -> AvailabilityReport:
     async with parts.availability() as reconciling:
-        return await reconciling.run(dry_run=manner.dry_run)
+        return await reconciling.run(dry_run=run_options.dry_run)
 
 
 async def run_locked(
-    locks: ReconcileLocks, which: ReconcilePass, manner: PassOptions, work: Callable[[], Awaitable[_R]]
+    locks: ReconcileLocks, reconcile_pass: ReconcilePass, run_options: PassOptions, work: Callable[[], Awaitable[_R]]
 ) -> _R | str:
-    """Under the pass's lock; what changes nothing needs none."""
+    """Under the pass's lock, which a dry run does not need. A text is the reason why it was skipped."""
     async with AsyncExitStack() as stack:
-        if not manner.dry_run:
-            busy = await stack.enter_async_context(locks.hold(which, wait=not manner.scheduled))
+        if not run_options.dry_run:
+            busy = await stack.enter_async_context(locks.hold(reconcile_pass, wait=not run_options.scheduled))
             if busy is not None:
-                return f"{busy} is at it already"
+                return f"already running ({busy})"
         return await work()
 
 
 # --- Output ------------------------------------------------------------------------------------------------------
 
 
-def _show(outcome: ReconcileOutcome, manner: PassOptions) -> None:
-    mode = " (dry run: nothing was changed)" if manner.dry_run else ""
+def _show(outcome: ReconcileOutcome, run_options: PassOptions) -> None:
+    mode = " (dry run: nothing was changed)" if run_options.dry_run else ""
     match outcome.availability:
         case str(reason):
             click.echo(f"availability: {reason}")
@@ -170,14 +173,14 @@ def _show(outcome: ReconcileOutcome, manner: PassOptions) -> None:
 def _show_availability(report: AvailabilityReport, mode: str) -> None:
     changed = sum(1 for changes in report.updated.values() if changes)
     click.echo(
-        f"availability: {len(report.updated)} types updated ({changed} with other numbers), {len(report.kept)} kept, "
+        f"availability: {len(report.updated)} types updated ({changed} with changes), {len(report.kept)} kept, "
         f"{len(report.errors)} errors{mode}"
     )
     for gpu_type, changes in report.updated.items():
         if changes:
             click.echo(f"  {gpu_type}: {_changes(changes)}")
     if report.kept:
-        click.echo(f"  kept because newer facts were there: {', '.join(report.kept)}")
+        click.echo(f"  kept, because newer facts are recorded: {', '.join(report.kept)}")
     _show_lines("warning", report.warnings)
     _show_lines("error", report.errors)
 
@@ -187,12 +190,12 @@ def _show_disks(report: DiskReconcileReport, mode: str) -> None:
     click.echo(f"disks: {numbers}{mode}")
     for change in report.changes:
         click.echo(f"  {change.kind} {change.username}/{change.disk_name}: {_changes(change.changes)}")
-    _show_lines("left alone", report.left_alone)
+    _show_lines("unchanged", report.left_alone)
     for duplicate in report.duplicates:
-        beside = f"beside {duplicate.linked}" if duplicate.linked else "while the recorded volume is gone"
+        linked = f"besides {duplicate.linked}" if duplicate.linked else "and the recorded volume is missing"
         name = f"{duplicate.username}/{duplicate.disk_name}"
-        click.echo(f"  warning: further volumes for {name}: {', '.join(duplicate.others)}, {beside}", err=True)
-    _show_lines("warning", [f"volume {one.volume_id} is skipped: {one.reason}" for one in report.skipped])
+        click.echo(f"  warning: more volumes for {name}: {', '.join(duplicate.others)}, {linked}", err=True)
+    _show_lines("warning", [f"volume {one.volume_id} skipped: {one.reason}" for one in report.skipped])
     _show_lines("error", report.errors)
 
 
@@ -206,14 +209,14 @@ def _changes(changes: Any) -> str:
 
 
 def _as_json(outcome: ReconcileOutcome) -> dict[str, Any]:
-    answer: dict[str, Any] = {"succeeded": outcome.succeeded}
+    result: dict[str, Any] = {"succeeded": outcome.succeeded}
     for name in ("availability", "disks"):
         part = getattr(outcome, name)
         if isinstance(part, str):
-            answer[name] = {"skipped": part}
+            result[name] = {"skipped": part}
         elif part is not None:
-            answer[name] = asdict(part)
-    return answer
+            result[name] = asdict(part)
+    return result
 
 
 def _format_value(value: Any) -> str:

@@ -22,11 +22,11 @@ def report() -> None:
 
 
 @report.command()
-@click.option("--days", type=click.FloatRange(0.01, 3650), default=7.0, show_default=True, help="How far back.")
+@click.option("--days", type=click.FloatRange(0.01, 3650), default=7.0, show_default=True, help="Number of days back.")
 @click.option("--type", "gpu_type", help="Only this GPU type.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def eta(days: float, gpu_type: str | None, as_json: bool) -> None:
-    """How good the estimates were: their error, and how often `latest` was broken and why."""
+    """Accuracy of the estimates: their errors, and how often and why `latest` was broken."""
 
     async def act(stores: Stores) -> EtaReportView:
         return await EtaReports(stores.estimates, SystemClock()).report_eta(days, gpu_type, name_breaches=True)
@@ -39,15 +39,15 @@ def eta(days: float, gpu_type: str | None, as_json: bool) -> None:
     for part in found.statistics:
         click.echo(_format_statistics(part))
     for breach in found.breaches:
-        when = f"started {breach.started_at:%Y-%m-%d %H:%M:%S}" if breach.started_at else "still waits"
-        promised = f"promised by {breach.latest:%Y-%m-%d %H:%M:%S}"
-        click.echo(f"  {breach.reservation_id[:8]}  {breach.gpu_type:<12}  {promised}, {when}: {breach.cause}")
+        when = f"started {breach.started_at:%Y-%m-%d %H:%M:%S}" if breach.started_at else "still queued"
+        guaranteed = f"guaranteed by {breach.latest:%Y-%m-%d %H:%M:%S}"
+        click.echo(f"  {breach.reservation_id[:8]}  {breach.gpu_type:<12}  {guaranteed}, {when}: {breach.cause}")
 
 
 @report.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def orphans(as_json: bool) -> None:
-    """Volumes and snapshots that nobody uses, with size, age and what they cost in a month. Removes nothing."""
+    """List orphaned volumes and snapshots with size, age and monthly cost. Removes nothing."""
     settings = load_server_settings()
 
     async def load() -> list[OrphanedStorage]:
@@ -64,7 +64,7 @@ def orphans(as_json: bool) -> None:
         age = f"{one.age.days} days"
         price = f"{one.monthly_cost:.2f}"
         click.echo(f"{one.kind:<8}  {one.id:<22}  {one.size_gb:>6} GB  {age:>9}  {price:>9}/month  {one.reason}")
-    click.echo(f"{len(found)} orphans, {sum(one.size_gb for one in found)} GB, {cost:.2f} a month")
+    click.echo(f"{len(found)} orphans, {sum(one.size_gb for one in found)} GB, {cost:.2f} per month")
 
 
 def _format_statistics(part: EtaStatistics) -> str:
@@ -72,7 +72,7 @@ def _format_statistics(part: EtaStatistics) -> str:
     held = "-" if part.in_interval is None else f"{100 * part.in_interval:.0f} %"
     return (
         f"{name:<12}  {part.started:>6} started  expected {_errors(part.expected_error)}  "
-        f"latest {_errors(part.latest_error)}  in interval {held} (meant {100 * part.confidence:.0f} %)  "
+        f"latest {_errors(part.latest_error)}  in interval {held} (target {100 * part.confidence:.0f} %)  "
         f"latest broken {part.latest_broken}"
     )
 

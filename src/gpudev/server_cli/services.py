@@ -29,16 +29,16 @@ def api(host: str | None, port: int | None) -> None:
     from gpudev.bootstrap.observability import HealthAndMetrics, open_tracer, serve_metrics
     from gpudev.bootstrap.proxy import open_jupyter_proxy, open_ssh_sessions
 
-    chosen = load_server_settings()
-    configure_logging(chosen)
+    settings = load_server_settings()
+    configure_logging(settings)
 
     async def serve() -> None:
         async with (
-            open_tracer(chosen, "gpu-dev-api") as tracer,
-            open_api_dependencies(chosen, tracer) as services,
+            open_tracer(settings, "gpu-dev-api") as tracer,
+            open_api_dependencies(settings, tracer) as services,
             open_ssh_sessions(services) as sessions,
             open_jupyter_proxy(
-                chosen,
+                settings,
                 services.reservations,
                 services.proxy_tokens,
                 services.jupyter_keys,
@@ -50,11 +50,11 @@ def api(host: str | None, port: int | None) -> None:
             rlimits.raise_open_files_limit()
             app = create_app(services)
             config = jupyter.server_config(
-                app, sessions, host or chosen.api_host, port or chosen.api_port, chosen.guarding
+                app, sessions, host or settings.api_host, port or settings.api_port, settings.guarding
             )
             async with (
-                serve_metrics(chosen, HealthAndMetrics(watchdog=sessions.watchdog, check_ready=services.ping)),
-                serve_tls_listener(config, chosen),
+                serve_metrics(settings, HealthAndMetrics(watchdog=sessions.watchdog, check_ready=services.ping)),
+                serve_tls_listener(config, settings),
             ):
                 await GracefulServer(config).serve()
 
@@ -65,22 +65,26 @@ def api(host: str | None, port: int | None) -> None:
 @click.option("--host", help="Address to listen on (GPU_DEV_PROXY_HOST).")
 @click.option("--port", type=int, help="Port to listen on (GPU_DEV_PROXY_PORT).")
 def proxy(host: str | None, port: int | None) -> None:
-    """Carry ssh through WebSockets until stopped, apart from the API (which does it too, where this does not run)."""
+    """Serve the ssh and Jupyter proxy until stopped, separately from the API (which has its own)."""
     import uvloop
 
     from gpudev.bootstrap.listeners import GracefulServer
     from gpudev.bootstrap.observability import serve_metrics
     from gpudev.bootstrap.proxy import open_proxy
 
-    chosen = load_server_settings()
-    configure_logging(chosen)
+    settings = load_server_settings()
+    configure_logging(settings)
 
     async def serve() -> None:
-        async with open_proxy(chosen) as (eyes, sessions, jupyter), serve_metrics(chosen, eyes):
+        async with open_proxy(settings) as (health, sessions, jupyter), serve_metrics(settings, health):
             tune_garbage_collector()
             rlimits.raise_open_files_limit()
             config = jupyter.server_config(
-                eyes.health_app(), sessions, host or chosen.proxy.host, port or chosen.proxy.port, chosen.guarding
+                health.health_app(),
+                sessions,
+                host or settings.proxy.host,
+                port or settings.proxy.port,
+                settings.guarding,
             )
             await GracefulServer(config).serve()
 
@@ -89,21 +93,21 @@ def proxy(host: str | None, port: int | None) -> None:
 
 @click.command()
 def processor() -> None:
-    """Plan, start and end dev servers until stopped. Any number may run; one of them plans."""
+    """Plan, start and end dev servers until stopped. Several may run; one of them plans."""
     from gpudev.bootstrap.observability import HealthAndMetrics, open_tracer, serve_metrics
     from gpudev.bootstrap.processor import open_processor
 
-    chosen = load_server_settings()
-    configure_logging(chosen)
-    eyes = HealthAndMetrics()
+    settings = load_server_settings()
+    configure_logging(settings)
+    health = HealthAndMetrics()
 
     async def run() -> None:
         async with (
-            serve_metrics(chosen, eyes),
-            open_tracer(chosen, "gpu-dev-processor") as tracer,
-            open_processor(chosen, tracer) as running,
+            serve_metrics(settings, health),
+            open_tracer(settings, "gpu-dev-processor") as tracer,
+            open_processor(settings, tracer) as running,
         ):
-            eyes.attach_processor(running)
+            health.attach_processor(running)
             tune_garbage_collector()
             await running.processor.run()
 
@@ -111,25 +115,25 @@ def processor() -> None:
 
 
 @click.command()
-@click.option("--status", is_flag=True, help="Only show what is applied and what is not.")
+@click.option("--status", is_flag=True, help="Only list the migrations and whether they are applied.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="How long a database that does not answer yet is waited for.",
+    help="How long to wait for a database that does not answer yet.",
 )
-@click.option("--roles", is_flag=True, help="Make the services' database roles, too (needs CREATEROLE).")
-@click.option("--refuse-newer", is_flag=True, help="Fail where a later version has migrated already.")
+@click.option("--roles", is_flag=True, help="Also create the services' database roles (requires CREATEROLE).")
+@click.option("--refuse-newer", is_flag=True, help="Fail if a later version has migrated the database.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def migrate(status: bool, wait: float, roles: bool, refuse_newer: bool, as_json: bool) -> None:
-    """Bring the database's schema up to date, and what its roles may do (docs/security.md).
+    """Update the database schema and the rights of its roles (docs/security.md).
 
-    Safe to run twice, and from several places at once.
+    Idempotent; several may run at once.
     """
-    chosen = load_server_settings()
-    configure_logging(chosen)
-    database = chosen.database
+    settings = load_server_settings()
+    configure_logging(settings)
+    database = settings.database
     if wait:
         asyncio.run(wait_for_database(database, wait))
     if not status:

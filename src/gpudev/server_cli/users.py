@@ -25,7 +25,7 @@ _OWNERS_KEY = "owner of the machine"
 
 @click.group()
 def users() -> None:
-    """Users and their keys."""
+    """Manage users, their keys and invitations."""
 
 
 @users.command()
@@ -33,7 +33,7 @@ def users() -> None:
 @click.option("--role", type=click.Choice([role.value for role in Role]), default=Role.USER.value, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def add(name: str, role: str, as_json: bool) -> None:
-    """Make a user with a key of its own. The key is shown once."""
+    """Create a user with an API key. The key is shown only once."""
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.add_user(check_username(name), Role(role))
@@ -47,12 +47,14 @@ def add(name: str, role: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def new_key(name: str, as_json: bool) -> None:
-    """Give an existing user a further key."""
+    """Issue another key for an existing user."""
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
         user = await stores.users.find_user(name)
         if user is None:
-            raise click.ClickException(f"no user named {name!r}; create one with: gpu-dev-server users add {name}")
+            raise click.ClickException(
+                f"no user named {name!r}; create invitation with: gpu-dev-server users add {name}"
+            )
         await record_command(stores, "users key", name)
         return user, await stores.users.issue_key(user.user_id, load_server_settings().api_key_ttl, "users key")
 
@@ -63,20 +65,20 @@ def new_key(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("weight", type=click.FloatRange(0, 1e6, min_open=True, max_open=True))
 def weight(name: str, weight: float) -> None:
-    """How much of the cluster is meant for NAME, relative to others (1 is usual). Counts where fair share is on."""
+    """Set NAME's share of the cluster relative to other users (the default is 1). Only used with fair share."""
 
     async def act(stores: Stores) -> None:
         await stores.users.set_weight(name, weight)
         await record_command(stores, "users weight", f"{name} ({weight:g})")
 
     run_with_stores(act)
-    click.echo(f"{name} has weight {weight:g} now")
+    click.echo(f"{name} now has weight {weight:g}")
 
 
 @users.command()
 @click.argument("name")
 def disable(name: str) -> None:
-    """Let NAME in no more. All keys of theirs end within a second, for good; reservations run on until cancelled."""
+    """Disable NAME. All their keys are revoked for good, within a second; their reservations run on."""
     run_with_stores(lambda stores: _set_active(stores, name, False))
     click.echo(f"{name} is disabled; their keys are revoked")
 
@@ -84,47 +86,47 @@ def disable(name: str) -> None:
 @users.command()
 @click.argument("name")
 def enable(name: str) -> None:
-    """Let NAME in again. Keys that were revoked stay so."""
+    """Enable NAME again. Revoked keys stay revoked."""
     run_with_stores(lambda stores: _set_active(stores, name, True))
-    click.echo(f"{name} is enabled; they need a new key (gpu-dev login, or: gpu-dev-server users key {name})")
+    click.echo(f"{name} is enabled and needs a new key (gpu-dev login, or: gpu-dev-server users key {name})")
 
 
 @users.command("role")
 @click.argument("name")
 @click.argument("role", type=click.Choice([role.value for role in Role]))
 def set_role(name: str, role: str) -> None:
-    """Make NAME a user, an operator or an admin. It holds within a second."""
+    """Set NAME's role. Takes effect within a second."""
 
     async def act(stores: Stores) -> None:
         await stores.administration.set_role(name, Role(role))
         await record_command(stores, "users role", f"{name} ({role})")
 
     run_with_stores(act)
-    click.echo(f"{name} is {'a' if role == 'user' else 'an'} {role} now")
+    click.echo(f"{name} now has the role {role}")
 
 
 @users.command("let-in")
 @click.argument("name")
 @click.argument("provider", type=click.Choice(["aws", "oidc"]))
 def let_in(name: str, provider: str) -> None:
-    """Let a user who was made here log in through PROVIDER: whom it next calls NAME is NAME from then on."""
+    """Allow a user who was created here to log in with PROVIDER: the next login as NAME is linked to the user."""
 
     async def act(stores: Stores) -> None:
         await stores.accounts.expect_login(name, provider)
         await record_command(stores, "users let-in", f"{name} ({provider})")
 
     run_with_stores(act)
-    click.echo(f"whom {provider} next calls {name} is this user")
+    click.echo(f"the next login with {provider} as {name} is linked to this user")
 
 
 @users.command("ensure-owner")
 @click.argument("name")
-@click.option("--instead-of", "prefix", metavar="PREFIX", help="End the owner's key that begins so, once given before.")
+@click.option("--instead-of", "prefix", metavar="PREFIX", help="Revoke the owner's earlier key with this prefix.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ensure_owner(name: str, prefix: str | None, as_json: bool) -> None:
-    """The machine's owner: made an administrator if new, and given a key that does not end by itself.
+    """Issue a key without expiry for the machine's owner, who becomes an admin if new.
 
-    Whoever can open the database's socket (the owner alone) can run this.
+    Requires access to the database's socket, which only the owner has.
     """
 
     async def act(stores: Stores) -> tuple[User, IssuedKey]:
@@ -132,7 +134,7 @@ def ensure_owner(name: str, prefix: str | None, as_json: bool) -> None:
         await record_command(stores, "users ensure-owner", name)
         fresh = await stores.users.issue_key(user.user_id, None, _OWNERS_KEY)
         for key in await stores.administration.list_keys(name) if prefix else []:
-            # Only what was given here, or came of it: a key that others may use, too, is not ours to end.
+            # Only keys issued here or rotated from those: other keys may be in use elsewhere.
             if key.key_prefix == prefix and key.expires_at is None and key.description in (_OWNERS_KEY, "rotated"):
                 await stores.administration.revoke_key(key.key_id)
         return user, fresh
@@ -143,7 +145,7 @@ def ensure_owner(name: str, prefix: str | None, as_json: bool) -> None:
 @users.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_users(as_json: bool) -> None:
-    """All users."""
+    """List all users."""
 
     async def act(stores: Stores) -> list[User]:
         return await stores.users.list_users()
@@ -163,71 +165,71 @@ async def _set_active(stores: Stores, name: str, active: bool) -> None:
 
 
 def _print_key(user: User, key: IssuedKey, as_json: bool) -> None:
-    ends = key.expires_at.isoformat() if key.expires_at else None
+    expires_at = key.expires_at.isoformat() if key.expires_at else None
     if as_json:
-        click.echo(json.dumps({"username": user.username, "api_key": key.secret, "expires_at": ends}))
+        click.echo(json.dumps({"username": user.username, "api_key": key.secret, "expires_at": expires_at}))
         return
     click.echo(f"user {user.username} ({user.role.value})")
     click.echo(f"key, shown once: {key.secret}")
-    click.echo(f"it ends {ends}" if ends else "it does not end by itself")
-    click.echo("they log in with: gpu-dev login --key-stdin")
+    click.echo(f"expires: {expires_at}" if expires_at else "expires: never")
+    click.echo("to log in: gpu-dev login --key-stdin")
 
 
-# Invitations: one-time links for colleagues.
+# Invitations: invitation-time links for colleagues.
 
 
-_MOST_HOURS = 24 * 30
+_MAX_HOURS = 24 * 30
 
 
 @dataclass(frozen=True, slots=True)
 class InvitationTarget:
-    """Where a colleague comes in."""
+    """The server that an invitation leads to."""
 
     api_url: str
     certificate: Path | None
-    """The one that is shown there, as far as it is ours."""
+    """The certificate served there. None: unknown."""
 
 
 @users.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice([role.value for role in Role]), help="(default: user, or the one they have)")
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="(default: user, or the role they have)")
 @click.option(
     "--hours",
-    type=click.FloatRange(0, _MOST_HOURS, min_open=True),
+    type=click.FloatRange(0, _MAX_HOURS, min_open=True),
     default=24.0,
     show_default=True,
-    help="How long the link is good.",
+    help="How long the link is valid.",
 )
-@click.option("--url", help="Address of the API as they reach it (default: where this system listens).")
-@click.option("--no-pin", is_flag=True, help="Leave the key's fingerprint out: their machines know its authority.")
+@click.option("--url", help="Address of the API for the invited user (default: where this system listens).")
+@click.option("--no-pin", is_flag=True, help="Omit the key's fingerprint, if their machines trust its authority.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def invite(*, name: str, role: str | None, hours: float, url: str | None, no_pin: bool, as_json: bool) -> None:
-    """Print a link with which NAME gets a key by `gpu-dev login LINK`. It is good once, and shown this once."""
+    """Print a link with which NAME gets a key (`gpu-dev login LINK`). It can be used once and is shown only once."""
     settings = load_server_settings()
-    door = _get_invitation_target(settings, url)
+    target = _get_invitation_target(settings, url)
     fingerprint = None
-    if door.api_url.startswith("https:") and door.certificate is not None and not no_pin:
-        from gpudev.adapters.tls import CertificateFiles  # brings cryptography, which few commands need
+    if target.api_url.startswith("https:") and target.certificate is not None and not no_pin:
+        from gpudev.adapters.tls import CertificateFiles  # imports cryptography, which few commands need
 
-        fingerprint = CertificateFiles(door.certificate, door.certificate).fingerprint()
+        fingerprint = CertificateFiles(target.certificate, target.certificate).fingerprint()
 
     async def act(stores: Stores) -> NewInvitation:
-        wanted = Role(role) if role else None
-        made = await stores.invitations.invite(name, wanted, timedelta(hours=hours), now=SystemClock().now())
+        requested = Role(role) if role else None
+        created = await stores.invitations.invite(name, requested, timedelta(hours=hours), now=SystemClock().now())
         await record_command(stores, "users invite", f"{name} ({role})" if role else name)
-        return made
+        return created
 
-    # Before anything is written down: a link that nobody could follow is none.
-    parse_invitation_link(str(InvitationLink(door.api_url, "x" * 43, fingerprint)))
-    made = run_with_stores(act)
-    link = InvitationLink(door.api_url, made.secret, fingerprint)
-    _print_invitation(made.invitation, link, as_json)
+    # Before anything is stored: the link must be usable.
+    parse_invitation_link(str(InvitationLink(target.api_url, "x" * 43, fingerprint)))
+    created = run_with_stores(act)
+    link = InvitationLink(target.api_url, created.secret, fingerprint)
+    _print_invitation(created.invitation, link, as_json)
 
 
 @users.command("invitations")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_invitations(as_json: bool) -> None:
-    """All invitations, and what became of them."""
+    """List all invitations with their state."""
 
     async def act(stores: Stores) -> list[Invitation]:
         return await stores.invitations.list_invitations()
@@ -236,25 +238,26 @@ def list_invitations(as_json: bool) -> None:
     if as_json:
         rows = [
             {
-                "username": one.username,
-                "role": one.role.value if one.role else None,
-                "state": one.state(now).value,
-                "created_at": one.created_at.isoformat(),
-                "expires_at": one.expires_at.isoformat(),
+                "username": invitation.username,
+                "role": invitation.role.value if invitation.role else None,
+                "state": invitation.state(now).value,
+                "created_at": invitation.created_at.isoformat(),
+                "expires_at": invitation.expires_at.isoformat(),
             }
-            for one in found
+            for invitation in found
         ]
         click.echo(json.dumps(rows))
         return
-    for one in found:
-        role = one.role.value if one.role else "-"
-        click.echo(f"{one.username:<32}  {role:<9}  {one.state(now):<8}  ends {one.expires_at:%Y-%m-%d %H:%M} UTC")
+    for invitation in found:
+        role = invitation.role.value if invitation.role else "-"
+        expires = f"expires {invitation.expires_at:%Y-%m-%d %H:%M} UTC"
+        click.echo(f"{invitation.username:<32}  {role:<9}  {invitation.state(now):<8}  {expires}")
 
 
 @users.command()
 @click.argument("name")
 def uninvite(name: str) -> None:
-    """Make every open invitation for NAME worthless. Whoever has used theirs keeps their key (see `keys revoke`)."""
+    """Revoke all open invitations for NAME. Keys from used ones stay valid (see `keys revoke`)."""
 
     async def act(stores: Stores) -> int:
         revoked = await stores.invitations.revoke(name, now=SystemClock().now())
@@ -266,41 +269,39 @@ def uninvite(name: str) -> None:
 
 def _get_invitation_target(settings: Settings, url: str | None) -> InvitationTarget:
     known = read_json(Layout(settings.state_dir).system_file) or {}
-    listening, shown = known.get("listen_url"), known.get("tls_cert")
-    certificate = Path(shown) if isinstance(shown, str) else None
-    if settings.listen:  # an API that was started by itself, with these very settings
+    listen_url, served = known.get("listen_url"), known.get("tls_cert")
+    certificate = Path(served) if isinstance(served, str) else None
+    if settings.listen:  # an API that was started separately, with the same settings
         from gpudev.adapters.tls import ensure_certificate
 
         address = parse_listen_address(settings.listen)
-        listening = address.url
+        listen_url = address.url
         certificate = ensure_certificate(settings, address.host, SystemClock().now()).certificate
     if url is not None:
         try:
             return InvitationTarget(normalize_api_url(url, "--url"), certificate)
         except InvalidApiUrl as error:
             raise click.ClickException(error.message) from error
-    where = listening or known.get("api_url")
-    if not isinstance(where, str):
-        raise click.ClickException("no system runs on this machine: say where the API is with --url https://…")
-    return InvitationTarget(where, certificate)
+    api_url = listen_url or known.get("api_url")
+    if not isinstance(api_url, str):
+        raise click.ClickException("no system runs on this machine; give the API's address with --url https://…")
+    return InvitationTarget(api_url, certificate)
 
 
 def _print_invitation(invitation: Invitation, link: InvitationLink, as_json: bool) -> None:
     if as_json:
-        about = {
+        row = {
             "username": invitation.username,
             "link": str(link),
             "api_url": link.api_url,
             "fingerprint": link.fingerprint,
             "expires_at": invitation.expires_at.isoformat(),
         }
-        click.echo(json.dumps(about))
+        click.echo(json.dumps(row))
         return
-    click.echo(
-        f"{invitation.username} gets a key with this link, once, until {invitation.expires_at:%Y-%m-%d %H:%M} UTC:"
-    )
+    click.echo(f"Invitation for {invitation.username}, valid once until {invitation.expires_at:%Y-%m-%d %H:%M} UTC:")
     click.echo(f"  gpu-dev login '{link}'")
     if link.api_url.startswith("http:"):
-        click.echo("It works on this machine only; for others start with: gpu-dev up --listen ADDRESS")
-    for sentence in listen_warnings():
-        click.echo(sentence)
+        click.echo("It works only on this machine; to serve other machines: gpu-dev up --listen ADDRESS")
+    for warning in listen_warnings():
+        click.echo(warning)

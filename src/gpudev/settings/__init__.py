@@ -83,7 +83,7 @@ class Settings:
     reconciling: ReconcileSettings = field(default_factory=ReconcileSettings)
     aws_login: AwsLoginSettings = field(default_factory=AwsLoginSettings)
     server_names: tuple[str, ...] = ()
-    """The names people reach the API by: HOST, or HOST:PORT where the port is not the default."""
+    """The API's public names: HOST, or HOST:PORT if the port is not the default."""
     oidc: OidcSettings = field(default_factory=OidcSettings)
     guarding: RequestGuardSettings = field(default_factory=RequestGuardSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
@@ -97,37 +97,37 @@ class Settings:
     ssh_host: str = "127.0.0.1"
     """Local mode: the address of the dev servers' SSH servers."""
     listen: str = ""
-    """ADDRESS:PORT where the API also listens, with TLS, for other machines. None: nowhere."""
+    """ADDRESS:PORT of the API's TLS listener for other machines. Empty: no listener."""
     tls_cert: Path | None = None
     """Its certificate with the chain (PEM). None: a self-signed one."""
     tls_key: Path | None = None
     invited_key_ttl: timedelta | None = timedelta(days=30)
-    """Lifetime of a key that came from an invitation. None: it does not expire."""
+    """Lifetime of a key from an invitation. None: no expiry."""
     api_key_ttl: timedelta | None = timedelta(hours=2)
     github_url: str = "https://github.com"
     metrics_address: str = ""
-    """ADDRESS:PORT where each service serves its metrics and health. None: nowhere."""
+    """ADDRESS:PORT where each service serves metrics and health. Empty: not served."""
     otlp_url: str = ""
-    """Where an OpenTelemetry collector takes traces (OTLP over HTTP). None: none are made."""
+    """URL of an OpenTelemetry collector (OTLP over HTTP). Empty: no traces."""
     dcgm_url: str = ""
-    """Metrics of DCGM exporters, for how busy GPUs are. A name with many addresses is asked at all of them."""
+    """URL of the DCGM exporters' metrics, for GPU usage. All addresses of the host name are queried."""
     log_format: str = "json"
-    """json, or console for people."""
+    """json, or console for terminals."""
 
     def __post_init__(self) -> None:
         if self.aws_login.accounts and not self.server_names:
             raise ValueError(
-                "GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_SERVER_NAMES: what people sign must name the server"
+                "GPU_DEV_AWS_LOGIN_ACCOUNTS requires GPU_DEV_SERVER_NAMES: signed login requests name the server"
             )
 
     @property
     def has_remote_cloud(self) -> bool:
-        """Whether the cloud has node groups, and volumes that may change without us."""
+        """Whether the cloud has node groups, and volumes that may change outside gpu-dev."""
         return self.cloud in _DISK_DRIVERS
 
     @property
     def manages_volumes(self) -> bool:
-        """Whether dev servers here can use the cloud's volumes: folders on one machine, real volumes elsewhere."""
+        """Whether dev servers can use the cloud's volumes: folders on one machine, real volumes on Kubernetes."""
         return self.cloud != "none" and (self.cloud == "local") == (self.cluster == "local")
 
     @property
@@ -136,12 +136,13 @@ class Settings:
         own = {(self.api_host, self.api_port), (self.proxy.host, self.proxy.port)}
         if not self.database.host.startswith("/"):  # a unix socket
             own.add((self.database.host, self.database.port))
-        elsewhere = [parse_listen_address(self.listen)] if self.listen else []
-        own.update((address.host, address.port) for address in elsewhere)
-        if self.metrics_address:  # on one machine API and processor have neighbouring ports for this
+        if self.listen:
+            address = parse_listen_address(self.listen)
+            own.add((address.host, address.port))
+        if self.metrics_address:  # on one machine API and processor use neighbouring ports
             metrics = parse_bind_address(self.metrics_address)
             own.update(
-                (metrics.host, metrics.port + step) for step in ((-1, 0, 1) if self.cluster == "local" else (0,))
+                (metrics.host, metrics.port + offset) for offset in ((-1, 0, 1) if self.cluster == "local" else (0,))
             )
         return frozenset(own)
 
@@ -156,11 +157,11 @@ _DISK_DRIVERS = {
     "aws": ("ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
     "gcp": ("pd.csi.storage.gke.io", "topology.gke.io/zone"),
 }
-"""By cloud: the CSI driver of its volumes, and the label that this driver puts on nodes, with the zone."""
+"""By cloud: the CSI driver of its volumes, and the driver's node label with the zone."""
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Raises ValueError for a value that cannot be read, naming its variable."""
+    """Raises ValueError for an invalid value, with the variable's name."""
     env = os.environ if environ is None else environ
     return Settings(
         database=DatabaseSettings(
@@ -220,31 +221,31 @@ def _timing(env: Mapping[str, str]) -> TimingSettings:
 
 
 def _chosen_cloud(env: Mapping[str, str]) -> str:
-    """One machine keeps disks in its own folders."""
+    """On one machine disks are folders by default."""
     is_local = read_variable(env, "GPU_DEV_CLUSTER", _check_cluster, "local") == "local"
     return str(read_variable(env, "GPU_DEV_CLOUD", _check_cloud, "local" if is_local else "none"))
 
 
 def _disks(env: Mapping[str, str]) -> DiskSettings:
-    usual = DiskSettings()
+    default = DiskSettings()
     if _chosen_cloud(env) == "local":
         # There is only one zone, and polling it costs nothing.
-        usual = replace(usual, zone=LOCAL_ZONE, poll_every=timedelta(milliseconds=200))
-    return read_section(env, usual, "GPU_DEV_DISK_")
+        default = replace(default, zone=LOCAL_ZONE, poll_every=timedelta(milliseconds=200))
+    return read_section(env, default, "GPU_DEV_DISK_")
 
 
 def given_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are settings, unchanged: to start the same server again later. Without those of the database,
-    and without anything that `load_settings` does not read."""
+    """The environment variables that are settings, to start the same server later: without those of the database, and
+    only those that `load_settings` reads."""
     recording = _RecordingEnvironment(environ)
     load_settings(recording)
-    carried = recording.asked & environ.keys() - {_NOTIFY_URLS}
-    return {name: environ[name] for name in sorted(carried) if name.startswith(_CARRIED_PREFIXES)}
+    names = recording.read_names & environ.keys() - {_NOTIFY_URLS}
+    return {name: environ[name] for name in sorted(names) if name.startswith(_CARRIED_PREFIXES)}
 
 
 _CARRIED_PREFIXES = ("GPU_DEV_", "API_KEY_")
 _NOTIFY_URLS = "GPU_DEV_NOTIFY_URLS"
-"""Secrets: never written to a file that others may read (GPU_DEV_NOTIFY_URLS_FILE is for that)."""
+"""Secrets, never written to a file that others may read; use GPU_DEV_NOTIFY_URLS_FILE instead."""
 
 
 class _RecordingEnvironment(dict[str, str]):
@@ -252,10 +253,10 @@ class _RecordingEnvironment(dict[str, str]):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(environ)
-        self.asked: set[str] = set()
+        self.read_names: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.asked.add(name)
+        self.read_names.add(name)
         return super().get(name, default)
 
 
@@ -277,9 +278,13 @@ _KUBERNETES_NAMES = {
 
 
 def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
-    own = read_section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
+    settings = read_section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
     driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
-    return replace(own, disk_driver=own.disk_driver or driver, disk_zone_label=own.disk_zone_label or label)
+    return replace(
+        settings,
+        disk_driver=settings.disk_driver or driver,
+        disk_zone_label=settings.disk_zone_label or label,
+    )
 
 
 def _check_collector_url(text: str) -> str:
@@ -302,7 +307,7 @@ def _check_bind_address(text: str) -> str:
 
 
 def _notify(env: Mapping[str, str]) -> NotifySettings:
-    """By hand: a URL may contain a comma, and no error may repeat it."""
+    """Not read as a section: a URL may contain a comma, and no error may quote it."""
     return NotifySettings(
         secret_urls=tuple(env.get(_NOTIFY_URLS, "").split()),
         urls_file=env.get("GPU_DEV_NOTIFY_URLS_FILE", ""),

@@ -14,10 +14,10 @@ def read_section(
 ) -> _T:
     """A section's fields, from variables named PREFIX + FIELD or as in `names`. Timedeltas are in seconds."""
     values = {}
-    for one in fields(default):  # type: ignore[arg-type]
-        variable = names.get(one.name, prefix + one.name.upper())
-        standard = getattr(default, one.name)
-        values[one.name] = read_variable(env, variable, _reader(one.type, standard), standard)
+    for field in fields(default):  # type: ignore[arg-type]
+        variable = names.get(field.name, prefix + field.name.upper())
+        default_value = getattr(default, field.name)
+        values[field.name] = read_variable(env, variable, _reader(field.type, default_value), default_value)
     return type(default)(**values)
 
 
@@ -47,7 +47,7 @@ def parse_switch(text: str) -> bool:
 def parse_days(text: str) -> timedelta | None:
     days = float(text)
     if not 0 <= days <= 36_500:
-        raise ValueError("must be a number of days, or 0 for no end")
+        raise ValueError("expected a number of days, or 0 for no expiry")
     return timedelta(days=days) if days else None
 
 
@@ -58,7 +58,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 def parse_positive(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
-        raise ValueError("must be more than 0")
+        raise ValueError("expected a number above 0")
     return number
 
 
@@ -69,4 +69,4 @@ def read_variable(env: Mapping[str, str], name: str, parse: Callable[[str], Any]
     try:
         return parse(text)
     except ValueError as error:
-        raise ValueError(f"the environment variable {name} holds {text!r}: {error}") from error
+        raise ValueError(f"invalid {name} {text!r}: {error}") from error

@@ -11,16 +11,16 @@ from gpudev.domain.notifications import NotificationKind
 
 API_ROLE, PROCESSOR_ROLE = "gpudev_api", "gpudev_processor"
 RECONCILER_ROLE, MIGRATOR_ROLE = "gpudev_reconciler", "gpudev_migrator"
-"""The database's roles (gpudev.adapters.postgres.database.roles says what each may do)."""
+"""The database's roles; gpudev.adapters.postgres.database.roles has their rights."""
 _LONGEST_WATCH = timedelta(seconds=10)
 _MIN_STALE_AFTER = timedelta(seconds=2)
-"""Watches last whole seconds, and at least one."""
+"""A watch lasts whole seconds, at least one."""
 _WHOLE_NODE_RESOURCE = re.compile(r"hugepages-[0-9]+[KMG]i|[a-z0-9.-]+/[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """`host` may be a folder: PostgreSQL is then reached through its unix socket in it."""
+    """`host` may be a folder with PostgreSQL's unix socket."""
 
     host: str = "localhost"
     port: int = 5432
@@ -31,7 +31,7 @@ class DatabaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What one request and one user may ask for. None: no limit."""
+    """Limits of one request and one user. None: no limit."""
 
     default_hours: float = 8.0
     max_hours: float = 24.0
@@ -42,13 +42,13 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class FairShareSettings:
-    """Who goes first within one priority. Off: first come, first served."""
+    """The order within one priority. Off: first come, first served."""
 
     on: bool = False
     half_life_hours: float = 168.0
-    """Use that is this old counts half."""
+    """Usage of this age counts half."""
     patience_hours: float = 24.0
-    """A request that has waited this long goes first, whatever its user has used: no request waits forever."""
+    """A request that has waited this long goes first, whatever its user's usage, so that no request waits forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,22 @@ class TimingSettings:
     orphan_grace: timedelta = timedelta(seconds=30)
     """How long an orphan is only reported before it is removed."""
     preparing_margin: timedelta = timedelta(minutes=1)
-    """What the plan allows for preparing a dev server. Its time begins when it is ready."""
+    """The planner's allowance for preparing a dev server. Its time begins when it is ready."""
     teardown_margin: timedelta = timedelta(seconds=30)
-    """What the plan allows for freeing a reservation's GPUs after its planned end."""
+    """The planner's allowance for releasing GPUs after a reservation's planned end."""
     disk_deadline: timedelta = timedelta(hours=1)
     """How long making a disk ready may take (restoring a large one) before its reservation fails. The preparing
     deadline begins when the disk is ready."""
 
     @property
     def reservation_overhead(self) -> timedelta:
-        """What one reservation takes at most besides its hours."""
+        """The most that a reservation occupies GPUs besides its hours."""
         return self.preparing_margin + self.teardown_margin
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """How records are kept equal to what there is."""
+    """Reconciliation of records with the cluster and the cloud."""
 
     node_group_prefix: str = "pytorch-gpu-dev"
     """Node groups are named PREFIX-gpu-nodes-TYPE… and PREFIX-cpu-nodes…; others are ignored."""
@@ -86,15 +86,15 @@ class ReconcileSettings:
     disks_every: timedelta = timedelta(minutes=5)
     """How often the processor compares the recorded disks with the cloud's volumes."""
     stale_request_after: timedelta = timedelta(minutes=5)
-    """A queued request that a working processor has not examined for this long is sent again, then cancelled."""
+    """A queued request that a running processor has not examined for this long is sent again, then cancelled."""
     volume_gb_month: float = 0.08
-    """What a GB of a volume costs in a month, for the report of orphans."""
+    """Price of a GB of volume per month, for `report orphans`."""
     snapshot_gb_month: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """How to reach the cluster, what its nodes mean, and what dev servers consist of. Empty: none."""
+    """Access to the cluster, its nodes, and the objects of dev servers. Empty: none."""
 
     access: str = "auto"
     """Where credentials come from: kubeconfig, in-cluster or eks. auto: the first of these that exists."""
@@ -103,42 +103,42 @@ class KubernetesSettings:
     eks_cluster_name: str = ""
     namespace: str = "gpu-dev"
     gpu_type_label: str = "GpuType"
-    """The node label that names the GPU type. Without it, the catalogue knows it by the instance type."""
+    """The node label with the GPU type. Without it, the catalogue maps the instance type."""
     gpu_resource: str = "nvidia.com/gpu"
     whole_node_resources: tuple[str, ...] = ()
-    """Resources that cannot be shared, like vpc.amazonaws.com/efa: they go with all GPUs of a node."""
+    """Resources that cannot be shared, such as vpc.amazonaws.com/efa: for dev servers with all GPUs of a node."""
     tolerated_taints: tuple[str, ...] = ("nvidia.com/gpu",)
-    """Keys of taints that dev servers tolerate; any other NoSchedule or NoExecute taint closes a node."""
+    """Taint keys that dev servers tolerate; any other NoSchedule or NoExecute taint closes a node."""
     node_address: str = "external"
-    """The node address that people connect to: external, internal or hostname first, else the next that it has."""
+    """The preferred kind of node address for users: external, internal or hostname; otherwise the next one it has."""
     default_image: str = "pytorch/pytorch:2.8.0-cuda12.9-cudnn9-devel"
     init_image: str = "gpu-dev/dev-server:0.1.0"
-    """Our own image, which adds the SSH server to any other."""
+    """Our own image, which adds the SSH server to any image."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     runtime_class: str = ""
     allowed_cidrs: tuple[str, ...] = ()
     """Private networks that dev servers may reach; by default the internet and their own gang only."""
     termination_grace: timedelta = timedelta(seconds=20)
-    """How long processes in a dev server that ends have to save their work."""
+    """How long processes in an ending dev server have to save their work."""
     workspace_size: str = "100Gi"
     shared_storage_class: str = ""
-    """A ReadWriteMany storage class for /workspace. None: scratch space."""
+    """A ReadWriteMany storage class for /workspace. Empty: scratch space."""
     efs_file_system_id: str = ""
     efs_security_group_id: str = ""
     efs_subnet_ids: tuple[str, ...] = ()
     disk_driver: str = ""
-    """The CSI driver that attaches disks' volumes. None: the cloud's own."""
+    """The CSI driver that attaches volumes. Empty: the cloud's own."""
     disk_zone_label: str = ""
-    """The label that this driver puts on nodes, with the zone."""
+    """The driver's node label with the zone."""
     disk_fs_type: str = "ext4"
-    """The file system of new disks. A formatted disk stays as it is."""
+    """The file system of new disks. Formatted disks are not changed."""
     stale_after: timedelta = timedelta(seconds=15)
-    """Without a sign of life from the API server for this long, nothing is decided."""
+    """After this long without a response of the API server, nothing is decided."""
     node_lost_after: timedelta = timedelta(minutes=5)
     """A dev server on a node that has not answered for this long is lost."""
     unschedulable_after: timedelta = timedelta(minutes=1)
-    """A pod that no node accepts for this long has failed."""
+    """A pod that is unschedulable for this long has failed."""
     image_pull_patience: timedelta = timedelta(minutes=2)
     """How long pulling an image may keep failing."""
 
@@ -150,52 +150,54 @@ class KubernetesSettings:
         for name in self.whole_node_resources:
             if not _WHOLE_NODE_RESOURCE.fullmatch(name) or name == self.gpu_resource:
                 allowed = "devices like vpc.amazonaws.com/efa, and huge pages like hugepages-2Mi"
-                raise ValueError(f"GPU_DEV_WHOLE_NODE_RESOURCES names {name!r}; it may name {allowed}")
+                raise ValueError(f"invalid GPU_DEV_WHOLE_NODE_RESOURCES entry {name!r} (expected {allowed})")
 
     @property
     def watch_timeout(self) -> timedelta:
-        """How long one watch lasts before it is resumed. The API server gives a sign of life shortly before the end,
-        so this is less than `stale_after`."""
+        """How long one watch lasts before it is resumed. The API server responds shortly before its end, so this is
+        less than `stale_after`."""
         return min(_LONGEST_WATCH, self.stale_after * 2 / 3)
 
 
 @dataclass(frozen=True, slots=True)
 class AwsSettings:
-    """Where AWS is asked. Credentials and AWS_ENDPOINT_URL are found as every AWS program finds them."""
+    """The AWS account's region. Credentials and AWS_ENDPOINT_URL come from the usual AWS configuration."""
 
     region: str = "us-east-2"
 
 
 @dataclass(frozen=True, slots=True)
 class GcpSettings:
-    """How Google Cloud is asked. Credentials are found as every Google Cloud program finds them."""
+    """The Google Cloud project. Credentials come from the usual Google Cloud configuration."""
 
     project: str = ""
-    """None: the credentials' own."""
+    """Empty: the credentials' own."""
     region: str = ""
-    """Only node groups and disks of this region and its zones count. None: those of all regions."""
+    """Only node groups and disks of this region and its zones count. Empty: all regions."""
     disk_type: str = "pd-balanced"
     """The type of new disks."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwsLoginSettings:
-    """Login with AWS credentials. Without accounts: off."""
+    """Login with AWS credentials. Without accounts: disabled."""
 
     accounts: tuple[str, ...] = ()
     """Numbers of the accounts whose roles are accepted."""
     roles: tuple[str, ...] = ("SSOCloudDevGpuReservation",)
-    """Roles, or permission sets of AWS single sign-on, that may log in."""
+    """Roles, or permission sets of AWS IAM Identity Center, that may log in."""
     regions: tuple[str, ...] = ("us-east-2",)
-    """Regions whose STS requests may be signed. AWS's other partitions have regions of their own."""
+    """Regions of STS for which login requests may be signed. Other AWS partitions have their own regions."""
     sts_url: str = ""
-    """Another address of STS than the public one (a VPC endpoint). Never taken from a request."""
+    """Address of STS if not the public one (a VPC endpoint). Never taken from a request."""
 
     def __post_init__(self) -> None:
         if not all(len(account) == 12 and account.isascii() and account.isdigit() for account in self.accounts):
             raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS must be account numbers of 12 digits")
         if self.accounts and not (all(self.roles) and self.roles and self.regions):
-            raise ValueError("GPU_DEV_AWS_LOGIN_ACCOUNTS needs GPU_DEV_AWS_LOGIN_ROLES and GPU_DEV_AWS_LOGIN_REGIONS")
+            raise ValueError(
+                "GPU_DEV_AWS_LOGIN_ACCOUNTS requires GPU_DEV_AWS_LOGIN_ROLES and GPU_DEV_AWS_LOGIN_REGIONS"
+            )
         if self.sts_url and not re.match(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.sts_url):
             raise ValueError("GPU_DEV_AWS_LOGIN_STS_URL must begin with https:// (http:// on this machine only)")
         for region in self.regions:
@@ -207,48 +209,48 @@ class AwsLoginSettings:
 
 @dataclass(frozen=True, slots=True)
 class OidcSettings:
-    """Login through an OpenID Connect provider. Without an issuer: off."""
+    """Login with an OpenID Connect provider. Without an issuer: disabled."""
 
     issuer: str = ""
-    """Its address, exactly as its tokens name it."""
+    """Its address, exactly as in its tokens."""
     client_id: str = ""
-    """The client that tokens must be issued for: a public one that may redirect to http://127.0.0.1 on any port."""
+    """The client (audience) of the tokens: a public client that may redirect to http://127.0.0.1 on any port."""
     client_secret: str = ""
-    """Only for providers that issue one to programs on people's own machines. Every client gets it: it is no secret."""
+    """Only for providers that require one for native apps. It is not secret: every client gets it."""
     scopes: tuple[str, ...] = ("openid", "email", "profile", "offline_access")
     username_claim: str = "email"
-    """The claim that becomes the user's name. An email must be verified."""
+    """The claim with the username. An email must be verified."""
     groups_claim: str = "groups"
     admin_groups: tuple[str, ...] = ()
     operator_groups: tuple[str, ...] = ()
     user_groups: tuple[str, ...] = ()
-    """With none of these three, everybody whom the issuer knows is a user, and roles are granted here. Otherwise roles
-    come from the groups; people in none of them are users, unless there are user groups: then they cannot log in."""
+    """Without any of these three, everyone whom the issuer authenticates may log in, and roles are set in gpu-dev.
+    Otherwise roles come from the groups; those in none of them are users, or, with user groups, cannot log in."""
     email_domains: tuple[str, ...] = ()
-    """Only verified emails of these domains. None: of any domain."""
+    """Only verified emails of these domains. None: any domain."""
 
     def __post_init__(self) -> None:
         if self.issuer and not self.client_id:
-            raise ValueError("GPU_DEV_OIDC_ISSUER needs GPU_DEV_OIDC_CLIENT_ID")
+            raise ValueError("GPU_DEV_OIDC_ISSUER requires GPU_DEV_OIDC_CLIENT_ID")
         if self.issuer and not re.match(r"https://[^/@]|http://(localhost|127\.0\.0\.1|\[::1\])(:|/|$)", self.issuer):
-            raise ValueError("GPU_DEV_OIDC_ISSUER must be an https address (http on this machine alone)")
+            raise ValueError("GPU_DEV_OIDC_ISSUER must be an https address (http only on this machine)")
         if self.issuer and "openid" not in self.scopes:
             raise ValueError("GPU_DEV_OIDC_SCOPES must include openid")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestGuardSettings:
-    """Whom the API believes, and how many connections it takes."""
+    """Trusted proxies, CORS and connection limits of the API."""
 
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of proxies whose X-Forwarded-For is believed."""
+    """Addresses or networks of proxies whose X-Forwarded-For is trusted."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API from a browser. None: only its own."""
     keep_alive: timedelta = timedelta(seconds=75)
-    """How long a connection may be idle between two requests. It must be longer than the proxy in front keeps one
-    (usually 60 seconds): otherwise the proxy sends a request just when we hang up, and answers 502."""
+    """How long a connection may be idle between two requests. It must be longer than the idle time-out of the proxy in
+    front (usually 60 seconds): otherwise the proxy may reuse a connection that we are closing, and return 502."""
     max_connections: int = 2000
-    """At once, in each process; beyond that the answer is 503."""
+    """Concurrent connections per process; beyond that the response is 503."""
 
     def __post_init__(self) -> None:
         for text in self.trusted_proxies:
@@ -262,34 +264,34 @@ class RequestGuardSettings:
 
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
-    """Notifications. Without a URL: off."""
+    """Notifications. Without a URL: disabled."""
 
     secret_urls: tuple[str, ...] = field(default=(), repr=False)
     """Apprise URLs, separated by spaces or lines."""
     urls_file: str = ""
-    """A file that holds more of them."""
+    """A file with more of them."""
     on: tuple[str, ...] = ("ready", "warning", "failed", "ended")
-    """What people are notified of."""
+    """The kinds of notifications that are sent."""
 
     def __post_init__(self) -> None:
-        for occasion in self.on:
-            _check_one_of("GPU_DEV_NOTIFY_ON", occasion, tuple(NotificationKind))
+        for kind in self.on:
+            _check_one_of("GPU_DEV_NOTIFY_ON", kind, tuple(NotificationKind))
 
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """SSH through HTTPS. Each process counts its limits for itself."""
+    """ssh and Jupyter through HTTPS. Limits are per process."""
 
     url: str = ""
-    """Where people reach `gpu-dev-server proxy`, if not at the API's own address: https://HOST[:PORT]."""
+    """Public address of `gpu-dev-server proxy`, if not the API's: https://HOST[:PORT]."""
     host: str = "127.0.0.1"
     port: int = 7481
     """Where `gpu-dev-server proxy` listens."""
     most_per_user: int = 256
     most: int = 2000
-    """Sessions at once."""
+    """Concurrent sessions."""
     ping_every: timedelta = timedelta(seconds=20)
-    """Shorter than the idle time that proxies in between allow (often 60 seconds)."""
+    """Shorter than the idle time-out of proxies in between (often 60 seconds)."""
 
     def __post_init__(self) -> None:
         if self.url and not self.url.startswith(("https://", "http://")):
@@ -298,4 +300,4 @@ class ProxySettings:
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"the environment variable {name} holds {value!r}; expected {', '.join(allowed)}")
+        raise ValueError(f"invalid {name} {value!r} (expected {', '.join(allowed)})")

@@ -19,7 +19,7 @@ def test_the_disk_the_set_up_and_jupyter_are_there_again(system: System, client:
     server.run("echo kept > ~/note")
     assert client.jupyter.enable(job.reservation_id, wait=False).state != "off"
     said = system.server("nodes", "move", job.reservation_id, "--reason", "a new driver").stdout
-    found = re.search(r"goes on as ([0-9a-f]{8})", said)
+    found = re.search(r"continues as ([0-9a-f]{8})", said)
     assert found is not None, said
     again = client.server(found[1], timeout=60)
     assert again.id != job.reservation_id

@@ -284,7 +284,7 @@ async def _clear_a_machine(installed: Installed) -> None:
     job = await _ask(installed, *_SLOT)
     await installed.api.play(job["pod_name"], WORKLOADS, "stuck")
     told = await installed.operate("nodes", "clear", "c", "--warning", "0", "--force", "--reason", "dead", "--yes")
-    assert f"pod {job['pod_name']} is taken away" in told
+    assert f"pod {job['pod_name']} is deleted" in told
     await _nothing_left(installed)
     await installed.operate("nodes", "uncordon", "c")
 

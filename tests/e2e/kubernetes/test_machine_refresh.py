@@ -162,7 +162,7 @@ async def test_who_has_a_disk_is_moved_and_goes_on_with_the_rest_of_the_time(pla
         moved = await eventually_async(again, "it did not come back", within=120)
     assert await place.node_of(moved) == place.other
     history = {event["kind"]: event["message"] for event in await system.events(with_disk)}
-    assert "it ends here and is started again elsewhere, with its disk" in history["node_draining"]
+    assert "this dev server moves to another node, with its disk" in history["node_draining"]
     assert history["moved"] == f"goes on as {moved['job_id'][:8]}"
     assert list(place.aws.account.volumes) == [volume.volume_id], "with the same volume"
     assert 0.9 < moved["duration_hours"] < 1, "the time that was left"
@@ -172,7 +172,7 @@ async def test_who_has_a_disk_is_moved_and_goes_on_with_the_rest_of_the_time(pla
     ended = await moving
     assert ended.returncode == 0, ended.stderr
     assert place.refreshes == ["Pending"]
-    assert "has no disk and is waited for" in ended.stdout
+    assert "has no disk; waiting for its end" in ended.stdout
 
 
 @contextlib.contextmanager
@@ -205,9 +205,9 @@ async def test_a_node_is_cleared_by_force_where_it_does_not_answer(place: Place)
     assert unasked.returncode == 1, "nobody has said yes"
     done = await place.operate("nodes", "clear", node, "--yes", "--warning", "0", "--force", "--reason", "broken")
     assert done.returncode == 0, done.stderr + done.stdout
-    assert f"pod {job['pod_name']} is taken away" in done.stdout
+    assert f"pod {job['pod_name']} is deleted" in done.stdout
     assert done.stdout.splitlines()[-1] == f"{node} is empty"
     assert (await system.status(job))["status"] == "cancelled"
     said = [event["message"] for event in await system.events(job) if event["kind"] == "cancelled"]
-    assert said == [f"ended by an operator: node {node} (broken) is needed empty"]
+    assert said == [f"ended by an operator: node {node} (broken) is being cleared"]
     assert node in await system.stores.cordons.cordons(), "it stays closed until somebody opens it"

@@ -61,7 +61,7 @@ def test_nodes_are_closed_listed_and_opened_again(run: Run) -> None:
 
 def test_a_drain_of_an_empty_node_is_done_at_once(run: Run) -> None:
     said = run("nodes", "drain", "node-1", "--wait").output
-    assert said.splitlines() == ["node-1 is closed for new work", "node-1 is empty"]
+    assert said.splitlines() == ["node-1 is cordoned", "node-1 is empty"]
 
 
 def test_a_node_that_nobody_knows_is_an_error(run: Run) -> None:

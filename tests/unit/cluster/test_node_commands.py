@@ -9,7 +9,7 @@ from gpudev.main import cli
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("refresh", "h100", "--scratch-too"), "--scratch-too says who else is moved: it goes with --move"),
+        (("refresh", "h100", "--scratch-too"), "--scratch-too requires --move"),
         (("refresh", "h100", "--warning", "-1"), "--warning"),
         (("refresh",), "Missing argument 'GROUP'"),
         (("clear", "n1", "--warning", "soon"), "--warning"),

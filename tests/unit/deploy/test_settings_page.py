@@ -13,7 +13,7 @@ NOT_READ_WITH_THE_OTHERS = {"GPU_DEV_DEBUG"}
 def test_every_setting_is_on_the_page_and_the_page_has_no_other() -> None:
     rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     listed = [name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)]
-    asked = settings._RecordingEnvironment({})
-    settings.load_settings(asked)
-    ours = {name for name in asked.asked if not name.startswith("XDG_") and name != "HOME"}
+    environment = settings._RecordingEnvironment({})
+    settings.load_settings(environment)
+    ours = {name for name in environment.read_names if not name.startswith("XDG_") and name != "HOME"}
     assert sorted(listed) == sorted(ours | NOT_READ_WITH_THE_OTHERS)
