@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 from websockets.asyncio.client import connect
 
@@ -91,7 +92,24 @@ async def test_a_kernel_runs_code_and_files_go_both_ways_through_the_proxy(place
         assert (await person.put(f"{base}api/contents/big.txt", headers=headers, json=put)).status_code == 201
         assert (home / "big.txt").read_text() == big
         assert (await person.get(f"{base}files/big.txt", headers=headers)).text == big
+    assert not listening_tcp_ports(home), "anybody on the machine can take a port, and would get the token"
     await ada.aclose()
+
+
+def listening_tcp_ports(home: Path) -> list[int]:
+    """Those of the Jupyter of this home."""
+    found = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if f"--ServerApp.root_dir={home}" in (process.info["cmdline"] or [])
+    ]
+    assert found
+    return [
+        connection.laddr.port
+        for process in found
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
 
 
 async def test_a_browser_opens_lab_and_runs_a_cell(place: Place, programs: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import socket
 import sys
 
 OPTIONS = dict(argument.removeprefix("--ServerApp.").split("=", 1) for argument in sys.argv[1:] if "=" in argument)
@@ -85,7 +86,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+class OnSocket(http.server.ThreadingHTTPServer):
+    """As Jupyter does on one machine."""
+
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = "localhost", 0
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        return self.socket.accept()[0], ("localhost", 0)
+
+
+def on_port() -> http.server.ThreadingHTTPServer:
+    """As Jupyter does in the container image."""
+    return http.server.ThreadingHTTPServer(("127.0.0.1", int(OPTIONS["port"])), Handler)
+
+
 if __name__ == "__main__":
     if os.environ.get("STUB_REFUSES"):
         sys.exit("this stub does not want to")
-    http.server.ThreadingHTTPServer(("127.0.0.1", int(OPTIONS["port"])), Handler).serve_forever()
+    (OnSocket(OPTIONS["sock"], Handler) if "sock" in OPTIONS else on_port()).serve_forever()

@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpudev.adapters.local.machine import linux
+from gpudev.adapters.local.sshd import jupyter_socket
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile, session_environment
 from gpudev.domain.backoff import backoff
@@ -36,6 +36,7 @@ JUPYTER_MISSING = (
     "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login shell "
     "finds `jupyter-lab`), then enable Jupyter again"
 )
+_NEEDED_VERSION = "JupyterLab 3 or later is needed (`pip install --upgrade jupyterlab`)"
 # Fixed text: variable parts arrive as arguments and variables.
 _START = (
     'if command -v jupyter-lab >/dev/null 2>&1; then exec jupyter-lab "$@"; fi; '
@@ -68,14 +69,14 @@ class JupyterSupervisor:
         self._file = WatchedFile(config.jupyter_path or "")
         self._text = ""
         self._options: JupyterOptions | None = None
-        self._port: int | None = None
+        self._socket_path: str | None = None
         self._pid: int | None = None
         self._supervising: asyncio.Task[None] | None = None
 
     @property
-    def port(self) -> int | None:
+    def socket_path(self) -> str | None:
         """None: Jupyter does not answer."""
-        return self._port
+        return self._socket_path
 
     @property
     def public_key(self) -> str | None:
@@ -89,7 +90,7 @@ class JupyterSupervisor:
         if text is None or text == self._text:
             return
         previous = self._supervising
-        self._text, self._options, self._port = text, JupyterOptions.parse(text), None
+        self._text, self._options, self._socket_path = text, JupyterOptions.parse(text), None
         if previous is not None:
             previous.cancel()
         self._supervising = asyncio.create_task(self._supervise(self._options, previous), name="jupyter")
@@ -113,22 +114,31 @@ class JupyterSupervisor:
 
     async def _run_once(self, options: JupyterOptions) -> str:
         """Run Jupyter until it ends. Returns the reason as text for people."""
-        port = _free_port()
+        try:
+            path = jupyter_socket.make_socket_path(jupyter_socket.candidate_parents(self._config.environment))
+        except OSError as error:
+            return f"there is no place for its socket: {error.strerror}"
+        try:
+            return await self._run_on_socket(options, path)
+        finally:
+            jupyter_socket.remove_socket_folder(path)
+
+    async def _run_on_socket(self, options: JupyterOptions, path: str) -> str:
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            self._pid = pid = self._start(options, port)
+            self._pid = pid = self._start(options, path)
         except OSError as error:
             return f"no process could be started: {error.strerror}"
         self._children.watch(pid, lambda status: None if ended.done() else ended.set_result(status))
         try:
-            if not await self._wait_until_ready(options, port, ended):
-                return f"it did not answer within {_READY_TIMEOUT_S:g} s{self._last_log_line()}"
+            if not await self._wait_until_ready(options, path, ended):
+                return self._describe_silence(path)
             if not ended.done():
-                self._port = port
+                self._socket_path = path
                 self._report("ready")
             await asyncio.wait({ended})  # awaiting the future itself would cancel it with us
         finally:
-            self._port = None
+            self._socket_path = None
             await asyncio.shield(_stop_jupyter(pid, ended))
         code = os.waitstatus_to_exitcode(ended.result())
         if code == _EXIT_NOT_INSTALLED:
@@ -136,19 +146,24 @@ class JupyterSupervisor:
         reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
         return reason + self._last_log_line()
 
-    async def _wait_until_ready(self, options: JupyterOptions, port: int, ended: "asyncio.Future[int]") -> bool:
-        """False: not ready in time. True also when it has ended."""
+    def _describe_silence(self, path: str) -> str:
+        if jupyter_socket.exists(path):
+            return f"it did not answer within {_READY_TIMEOUT_S:g} s{self._last_log_line()}"
+        return f"it did not open its socket within {_READY_TIMEOUT_S:g} s; {_NEEDED_VERSION}{self._last_log_line()}"
+
+    async def _wait_until_ready(self, options: JupyterOptions, path: str, ended: "asyncio.Future[int]") -> bool:
+        """False: not ready in time. True also when it ended meanwhile."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                while not ended.done() and not await _is_answering(options, port):  # noqa: ASYNC110 - no event for it
+                while not ended.done() and not await _is_answering(options, path):  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(_POLL_S)
                 return True
         return False
 
-    def _start(self, options: JupyterOptions, port: int) -> int:
+    def _start(self, options: JupyterOptions, path: str) -> int:
         shell, home, parent_pid = self._shell(), self._config.home, os.getpid()
         environment = session_environment(self._config, shell, {}, {"JUPYTER_TOKEN": options.token, "TERM": "xterm"})
-        arguments = [shell, "-lc", _START, "gpu-dev-jupyter", *jupyter_arguments(options, port, home)]
+        arguments = [shell, "-lc", _START, "gpu-dev-jupyter", *jupyter_arguments(options, path, home)]
         argv = [argument.encode() for argument in arguments]
 
         def work() -> None:
@@ -196,13 +211,15 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str]:
+def jupyter_arguments(options: JupyterOptions, path: str, home: str) -> list[str]:
     """The token is not among them: every user of a machine can read the arguments of a process."""
     arguments = [
         "--no-browser",
-        "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
+        f"--ServerApp.sock={path}",
+        "--ServerApp.sock_mode=0600",
+        # Jupyter's default, which it ignores beside a socket. Any other port, from its user's configuration, would
+        # make it give up.
+        "--ServerApp.port=8888",
         f"--ServerApp.base_url={options.base_url}",
         f"--ServerApp.root_dir={home}",
         "--ServerApp.open_browser=False",
@@ -212,13 +229,14 @@ def jupyter_arguments(options: JupyterOptions, port: int, home: str) -> list[str
     return [*arguments, "--ServerApp.allow_root=True"] if os.geteuid() == 0 else arguments
 
 
-async def _is_answering(options: JupyterOptions, port: int) -> bool:
+async def _is_answering(options: JupyterOptions, path: str) -> bool:
     try:
         async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            client = await jupyter_socket.connect_to_own_socket(path)
+            reader, writer = await asyncio.open_unix_connection(sock=client)
             try:
                 writer.write(
-                    f"GET {options.base_url}api/status HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+                    f"GET {options.base_url}api/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                     f"Authorization: token {options.token}\r\n\r\n".encode()
                 )
                 return b" 200 " in await reader.readline()
@@ -235,12 +253,6 @@ async def _stop_jupyter(pid: int, ended: "asyncio.Future[int]") -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
         await asyncio.wait({ended}, timeout=_STOP_TIMEOUT_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # The control plane's end of the two files

@@ -24,6 +24,7 @@ from gpudev.adapters.local.sshd.channel_session import ChannelSession, SshdConte
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, enter_home, reset_signals
 from gpudev.adapters.local.sshd.command_exit import CommandExitWatch
 from gpudev.adapters.local.sshd.jupyter import JUPYTER_LOGIN, JupyterSupervisor
+from gpudev.adapters.local.sshd.jupyter_socket import connect_to_own_socket
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessages
 from gpudev.domain.addresses import is_metadata_address, parse_address
@@ -220,7 +221,7 @@ class ConnectionPolicy(asyncssh.SSHServer):
     ) -> bool | Awaitable[asyncssh.SSHTCPSession[bytes]]:
         if self._is_for_jupyter:
             # It may connect to Jupyter only, whatever address it requests.
-            return connect_to_jupyter(self._jupyter.port)
+            return connect_to_jupyter(self._jupyter.socket_path)
         closed_ports = self._context.config.closed_ports
         return connect_if_allowed(dest_host, dest_port, closed_ports)
 
@@ -289,10 +290,15 @@ def _is_closed(family: int, address: str, port: int, closed_ports: frozenset[int
     return is_metadata_address(parse_address(address)) or (port in closed_ports and is_this_machine(family, address))
 
 
-async def connect_to_jupyter(port: int | None) -> asyncssh.SSHTCPSession[bytes]:
-    if port is None:
+async def connect_to_jupyter(path: str | None) -> asyncssh.SSHTCPSession[bytes]:
+    if path is None:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "Jupyter is not running")
-    return await _forward(LOOPBACK, port)
+    try:
+        client = await connect_to_own_socket(path)
+        _, peer = await asyncio.get_running_loop().create_unix_connection(asyncssh.SSHForwarder, sock=client)
+    except OSError as error:
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
+    return _make_session(peer)
 
 
 async def _forward(address: str, port: int) -> asyncssh.SSHTCPSession[bytes]:
@@ -300,6 +306,10 @@ async def _forward(address: str, port: int) -> asyncssh.SSHTCPSession[bytes]:
         _, peer = await asyncio.get_running_loop().create_connection(asyncssh.SSHForwarder, address, port)
     except OSError as error:
         raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from error
+    return _make_session(peer)
+
+
+def _make_session(peer: asyncssh.SSHForwarder) -> asyncssh.SSHTCPSession[bytes]:
     return cast("asyncssh.SSHTCPSession[bytes]", _Forwarder(peer))  # as asyncssh itself uses it
 
 
