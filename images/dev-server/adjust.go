@@ -7,47 +7,47 @@ import (
 	"os"
 	"path/filepath"
 
-	"gpudev/devserver/internal/interior"
+	"gpudev/devserver/internal/addons"
 	"gpudev/devserver/internal/jupyter"
 	"gpudev/devserver/internal/server"
 )
 
-// adjust passes on what is on standard input, and says how it is then.
+// adjust sends the desired addons from standard input to the server and prints their status.
 func adjust(arguments []string) error {
 	flags := flag.NewFlagSet("adjust", flag.ContinueOnError)
-	port := flags.Int("port", usualPort, "the SSH port of the server to adjust")
+	port := flags.Int("port", usualPort, "the SSH port of the server")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
-	var wish interior.Wish
-	if err := json.NewDecoder(os.Stdin).Decode(&wish); err != nil {
-		return fmt.Errorf("reading what is wanted: %w", err)
+	var options addons.Options
+	if err := json.NewDecoder(os.Stdin).Decode(&options); err != nil {
+		return fmt.Errorf("reading standard input: %w", err)
 	}
-	answer, err := interior.Send(*port, wish)
+	answer, err := addons.Send(*port, options)
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(answer)
 }
 
-// adjuster carries out what adjust says.
-func adjuster(serving *server.Server) func(interior.Wish) interior.Answer {
-	return func(wish interior.Wish) interior.Answer {
-		serving.SetKeys([]byte(wish.AuthorizedKeys))
-		serving.Jupyter().Want(wish.Jupyter)
-		return interior.Answer{Jupyter: serving.Jupyter().Seen()}
+// adjuster applies the desired addons.
+func adjuster(serving *server.Server) func(addons.Options) addons.Answer {
+	return func(options addons.Options) addons.Answer {
+		serving.SetKeys([]byte(options.AuthorizedKeys))
+		serving.Jupyter().Set(options.Jupyter)
+		return addons.Answer{Jupyter: serving.Jupyter().Status()}
 	}
 }
 
-// readJupyter: which one is wanted from the start; nil for none.
-func readJupyter(config string) (*jupyter.Wish, error) {
+// readJupyter returns the Jupyter to start with; nil for none.
+func readJupyter(config string) (*jupyter.Options, error) {
 	text, err := readOptional(filepath.Join(config, "jupyter"))
 	if err != nil || len(text) == 0 {
 		return nil, err
 	}
-	var wish jupyter.Wish
-	if err := json.Unmarshal(text, &wish); err != nil {
+	var options jupyter.Options
+	if err := json.Unmarshal(text, &options); err != nil {
 		return nil, err
 	}
-	return &wish, nil
+	return &options, nil
 }

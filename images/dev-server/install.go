@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// install copies this program. Whoever looks sees the old one or the new one, never half of one.
+// install copies this program atomically.
 func install(arguments []string) error {
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
-	to := flags.String("to", "", "the folder to install into; it is made where it is missing")
+	to := flags.String("to", "", "the folder to install into; created if it is missing")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}

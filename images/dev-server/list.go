@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// homeListed begins the line in the log that has a listing. The control plane looks for it.
+	// homeListed is the prefix of the log line with the listing, which the control plane looks for.
 	homeListed    = "home.listed "
 	mostEntries   = 1000
 	listingTime   = 5 * time.Second
 	listingMargin = time.Second
 )
 
-// list tells what is in the home. Where a look blocks (a mount that does not answer), it ends all the same.
+// list prints the contents of the home. It ends even if reading blocks (a mount that does not answer).
 func list(arguments []string) error {
 	flags := flag.NewFlagSet("list", flag.ContinueOnError)
-	home := flags.String("home", "/home/"+username, "the folder to look through")
+	home := flags.String("home", "/home/"+username, "the folder to list")
 	limits := listing.Limits{}
-	flags.IntVar(&limits.Entries, "entries", mostEntries, "how many names are told, those nearest to the top")
-	flags.DurationVar(&limits.Within, "within", listingTime, "what cannot be looked at in this time is left out")
+	flags.IntVar(&limits.Entries, "entries", mostEntries, "maximum number of names, nearest to the top first")
+	flags.DurationVar(&limits.Within, "within", listingTime, "time limit; what cannot be read in it is left out")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func listHome(home string, limits listing.Limits) (listing.Contents, error) {
 	}
 }
 
-// logHome writes what is in the home to the log, in one line: nobody can ask any more when we have ended.
+// logHome writes the contents of the home to the log, in one line, because nobody can ask after the end.
 func logHome(home string) error {
 	contents, err := listHome(home, listing.Limits{Entries: mostEntries, Within: listingTime})
 	if err != nil {

@@ -1,5 +1,5 @@
-// gpudev-devserver makes a container of any image with a shell a dev server: one static program, an SSH server and the
-// container's first process in one. See README.md.
+// gpudev-devserver turns a container of any image with a shell into a dev server: one static program that is the SSH
+// server and the container's first process. See README.md.
 package main
 
 import (
@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	programName  = "gpudev-devserver"
-	usualPort    = 22
-	greetsFor    = 15 * time.Minute
-	answerTime   = 5 * time.Second
-	longestTold  = 16 * 1024
-	misusedExit  = 2
-	usageMessage = `usage: gpudev-devserver COMMAND [options]
-  install --to DIR   copy this program into DIR (an init container does)
+	programName    = "gpudev-devserver"
+	usualPort      = 22
+	greetsFor      = 15 * time.Minute
+	answerTime     = 5 * time.Second
+	longestMessage = 16 * 1024
+	misusedExit    = 2
+	usageMessage   = `usage: gpudev-devserver COMMAND [options]
+  install --to DIR   copy this program into DIR (in an init container)
   serve              prepare the container for its user and serve SSH
-  adjust             change who may log in, and Jupyter, as standard input says
+  adjust             replace the authorized keys and the Jupyter configuration (standard input)
   tell               show the message on standard input in all open terminals
-  list               tell what is in the home, as JSON
-  settled            tell what became of the owner's own set-up, as JSON
+  list               print the contents of the home, as JSON
+  settled            print the result of the personalization, as JSON
   ready              succeed when the SSH port answers
-  sftp               serve files on the standard descriptors (a session does)
-  settle             carry out the owner's own set-up (the server does)
+  sftp               serve files on the standard descriptors (started by a session)
+  settle             run the personalization (started by the server)
 Every command explains its options with -h.
 `
 )
@@ -62,17 +62,17 @@ func main() {
 
 func tell(arguments []string) error {
 	flags := flag.NewFlagSet("tell", flag.ContinueOnError)
-	port := flags.Int("port", usualPort, "the SSH port of the server to tell")
-	greets := flags.Duration("greets-for", greetsFor, "how long it also greets those who log in later")
+	port := flags.Int("port", usualPort, "the SSH port of the server")
+	greets := flags.Duration("greets-for", greetsFor, "how long new shells also show the message")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
-	text, err := io.ReadAll(io.LimitReader(os.Stdin, longestTold))
+	text, err := io.ReadAll(io.LimitReader(os.Stdin, longestMessage))
 	if err != nil {
 		return fmt.Errorf("reading the message: %w", err)
 	}
 	if strings.TrimSpace(string(text)) == "" {
-		return errors.New("there is no message on standard input")
+		return errors.New("no message on standard input")
 	}
 	shown, err := messages.Send(*port, string(text), *greets)
 	if err == nil {
@@ -95,12 +95,12 @@ func ready(arguments []string) error {
 	_ = connection.SetDeadline(time.Now().Add(answerTime))
 	greeting := make([]byte, len("SSH-2.0-"))
 	if _, err := io.ReadFull(connection, greeting); err != nil || string(greeting) != "SSH-2.0-" {
-		return fmt.Errorf("what listens on port %d does not speak SSH: %q %w", *port, greeting, err)
+		return fmt.Errorf("no SSH server on port %d: %q %w", *port, greeting, err)
 	}
 	return nil
 }
 
-// serveFiles runs as the person, in a process of its own: a file that blocks (a pipe, a dead mount) blocks nobody else.
+// serveFiles runs as the user, in a separate process: a file that blocks (a pipe, a dead mount) blocks nothing else.
 func serveFiles([]string) error {
 	stdio := struct {
 		io.Reader

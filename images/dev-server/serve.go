@@ -17,18 +17,18 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
-	"gpudev/devserver/internal/interior"
+	"gpudev/devserver/internal/addons"
+	"gpudev/devserver/internal/commandexit"
 	"gpudev/devserver/internal/messages"
+	"gpudev/devserver/internal/personalization"
 	"gpudev/devserver/internal/process"
-	"gpudev/devserver/internal/runend"
 	"gpudev/devserver/internal/server"
-	"gpudev/devserver/internal/settling"
 	"gpudev/devserver/internal/setup"
 )
 
 const (
 	username = "dev"
-	// Memory is the person's: rather collect a little more often than hold on to it.
+	// Memory belongs to the user: collect more often rather than hold on to it.
 	collectAtPercent = 50
 )
 
@@ -51,7 +51,7 @@ func serve(arguments []string) error {
 	}
 	debug.SetGCPercent(collectAtPercent)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	// First of all: on a machine that is no dev server nothing must be changed.
+	// Must come first: on a machine that is not a dev server nothing may be changed.
 	hostKey, err := readHostKey(filepath.Join(options.config, "host_key"))
 	if err != nil {
 		return err
@@ -60,10 +60,10 @@ func serve(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	hearAllSignals()
+	handleAllSignals()
 	children := process.NewChildren()
-	wish := setup.Wish{Name: username, UID: options.uid, Home: options.home, Mesh: mesh}
-	place, err := setup.Prepare(wish, log)
+	user := setup.Options{Name: username, UID: options.uid, Home: options.home, Mesh: mesh}
+	place, err := setup.Prepare(user, log)
 	if err != nil {
 		return err
 	}
@@ -90,53 +90,53 @@ func serve(arguments []string) error {
 	if err != nil {
 		log.Warn("jupyter.unreadable", "error", err)
 	}
-	serving.Jupyter().Want(wanted)
-	return serveUntilAsked(options, serving, children, board, watchRun(options, place), log)
+	serving.Jupyter().Set(wanted)
+	return serveUntilStopped(options, serving, children, board, watchCommand(options, place), log)
 }
 
-// watchRun sees the end of the command that this dev server was reserved for.
-func watchRun(options serveOptions, place setup.Place) runend.Watch {
-	environment, _ := readOptional(filepath.Join(options.config, "environment")) // unreadable: it was for none
-	return runend.Watch{
+// watchCommand watches for the exit of the detached command that this dev server was reserved for.
+func watchCommand(options serveOptions, place setup.Result) commandexit.Watch {
+	environment, _ := readOptional(filepath.Join(options.config, "environment")) // unreadable: no detached command
+	return commandexit.Watch{
 		Home:          place.Home,
 		ReservationID: server.FromFile(environment, "GPU_DEV_RESERVATION_ID"),
 		Identity:      place.Identity,
 	}
 }
 
-func serveUntilAsked(
+func serveUntilStopped(
 	options serveOptions, serving *server.Server, children *process.Children, board *messages.Board,
-	run runend.Watch, log *slog.Logger,
+	run commandexit.Watch, log *slog.Logger,
 ) error {
 	listener, err := server.Listen(options.listen, options.port)
 	if err != nil {
 		return err
 	}
-	if err := interior.Listen(options.port, adjuster(serving), log); err != nil {
-		log.Warn("changes.not_heard", "error", err) // people get in all the same
+	if err := addons.Listen(options.port, adjuster(serving), log); err != nil {
+		log.Warn("addons.not_listening", "error", err) // users can log in all the same
 	}
 	if err := messages.Listen(options.port, board, log); err != nil {
-		log.Warn("messages.not_heard", "error", err) // people get in all the same
+		log.Warn("messages.not_listening", "error", err) // users can log in all the same
 	}
-	settleIn(options, serving, log)
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, unix.SIGTERM, unix.SIGINT)
+	personalize(options, serving, log)
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	failed := make(chan error, 1)
 	go func() { failed <- serving.Serve(listener) }()
-	over := make(chan runend.Report, 1)
+	over := make(chan commandexit.Report, 1)
 	go func() { over <- run.Wait() }()
 	log.Info("serving", "address", listener.Addr().String(), "pid", os.Getpid())
-	runIsOver := false
+	commandExited := false
 	for ending := false; !ending; {
 		select {
 		case err := <-failed:
 			return err
-		case why := <-asked:
+		case why := <-stop:
 			log.Info("ending", "signal", why.String(), "grace", options.grace.String())
 			ending = true
 		case report := <-over:
-			runIsOver = tellRunEnd(report, options, log)
-			ending = runIsOver
+			commandExited = reportCommandExit(report, options, log)
+			ending = commandExited
 		}
 	}
 	_ = listener.Close()
@@ -144,7 +144,7 @@ func serveUntilAsked(
 	children.EndAll(options.grace)
 	time.Sleep(lastWords)
 	serving.CloseConnections()
-	if runIsOver {
+	if commandExited {
 		if err := logHome(run.Home); err != nil {
 			log.Warn("home.not_listed", "error", err)
 		}
@@ -153,45 +153,45 @@ func serveUntilAsked(
 	return nil
 }
 
-// tellRunEnd: one whose end cannot be told would be taken for one that failed, so it stays.
-func tellRunEnd(report runend.Report, options serveOptions, log *slog.Logger) bool {
-	if err := report.Tell(options.lastWords); err != nil {
-		log.Warn("run_end.not_told", "error", err)
+// reportCommandExit returns whether to end: if the exit cannot be reported, ending would look like a failure, so it stays.
+func reportCommandExit(report commandexit.Report, options serveOptions, log *slog.Logger) bool {
+	if err := report.Write(options.lastWords); err != nil {
+		log.Warn("command_exit.not_reported", "error", err)
 		return false
 	}
-	log.Info("ending", "why", "the command it was reserved for has ended", "grace", options.grace.String())
+	log.Info("ending", "why", "the detached command has exited", "grace", options.grace.String())
 	return true
 }
 
-func settleIn(options serveOptions, serving *server.Server, log *slog.Logger) {
+func personalize(options serveOptions, serving *server.Server, log *slog.Logger) {
 	brought, err := readSetup(options.config)
 	if err != nil {
-		log.Warn("settling.unreadable", "error", err)
+		log.Warn("personalization.unreadable", "error", err)
 	}
-	watch := settling.NewWatch()
-	if err := settling.Listen(options.port, watch, log); err != nil {
-		log.Warn("settling.not_told", "error", err)
+	watch := personalization.NewWatch()
+	if err := personalization.Listen(options.port, watch, log); err != nil {
+		log.Warn("personalization.not_listening", "error", err)
 	}
-	serving.Settle(brought, watch)
+	serving.Personalize(brought, watch)
 }
 
-// lastWords is time for the sessions that have just ended to say how.
+// lastWords is the time for ended sessions to send their exit status.
 const lastWords = 100 * time.Millisecond
 
 func parseServe(arguments []string) (serveOptions, error) {
 	var options serveOptions
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	flags.StringVar(&options.config, "config", "/gpudev/config",
-		"folder with host_key, authorized_keys and, as wanted, environment, greeting, hosts, mesh_key")
+		"folder with host_key, authorized_keys and optional files (see README.md)")
 	flags.StringVar(&options.listen, "listen", "", "address to listen on; all of them when empty")
 	flags.IntVar(&options.port, "port", usualPort, "port to listen on")
 	flags.StringVar(&options.home, "home", "/home/"+username, "the user's home")
-	flags.IntVar(&options.uid, "uid", 1000, "the user's number, and their group's")
+	flags.IntVar(&options.uid, "uid", 1000, "uid and gid of the user")
 	flags.DurationVar(&options.grace, "grace", 15*time.Second, "after SIGTERM, how long sessions may take to end")
 	flags.DurationVar(&options.login, "login-time", 2*time.Minute, "how long logging in may take")
-	flags.DurationVar(&options.keepalive, "keepalive", 30*time.Second, "silence after which a client is asked whether it is there")
+	flags.DurationVar(&options.keepalive, "keepalive", 30*time.Second, "silence after which a client gets a keepalive request")
 	flags.StringVar(&options.lastWords, "last-words", "/dev/termination-log",
-		"file that hears how the command ended that this dev server was reserved for")
+		"file for the exit of the detached command")
 	err := flags.Parse(arguments)
 	return options, err
 }
@@ -199,7 +199,7 @@ func parseServe(arguments []string) (serveOptions, error) {
 func readHostKey(path string) (ssh.Signer, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("there is no host key, so this is no dev server: %w", err)
+		return nil, fmt.Errorf("no host key, so this is not a dev server: %w", err)
 	}
 	key, err := ssh.ParsePrivateKey(text)
 	if err != nil {
@@ -218,7 +218,7 @@ func readOptional(path string) ([]byte, error) {
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
-// readMesh finds what the members of a gang share: a key to reach each other, our host key, and their names.
+// readMesh reads what the members of a gang share: a key to reach each other, the host key, and their names.
 func readMesh(options serveOptions, hostKey ssh.PublicKey) (*setup.Mesh, ssh.PublicKey, error) {
 	text, err := readOptional(filepath.Join(options.config, "mesh_key"))
 	if err != nil || text == nil {
@@ -243,13 +243,13 @@ func readMesh(options serveOptions, hostKey ssh.PublicKey) (*setup.Mesh, ssh.Pub
 	return mesh, key.PublicKey(), nil
 }
 
-// hearAllSignals: one that we were started to ignore would be ignored by every session, too; one that is heard is not.
-func hearAllSignals() {
-	unheard := make(chan os.Signal, 1)
-	signal.Notify(unheard, unix.SIGHUP, unix.SIGPIPE, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGQUIT,
+// handleAllSignals: sessions inherit ignored signals, but not handled ones.
+func handleAllSignals() {
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, unix.SIGHUP, unix.SIGPIPE, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGQUIT,
 		unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGWINCH, unix.SIGXFSZ)
 	go func() {
-		for range unheard {
+		for range ignored {
 		}
 	}()
 }

@@ -48,5 +48,5 @@ def test_one_that_cannot_say_so_stays(builder: Builder) -> None:
     assert (
         server.ssh(shlex.join(remote_commands.detached_command(".", ["true"], ends_reservation=True))).returncode == 0
     )
-    eventually(lambda: "run_end.not_told" in server.log.read_text())
+    eventually(lambda: "command_exit.not_reported" in server.log.read_text())
     assert server.ssh("echo here").stdout == b"here\n"

@@ -1,5 +1,5 @@
-// Package account decides what the system's files about people must say so that `dev` exists. Text in, text out: it
-// reads and writes no file.
+// Package account computes the contents of passwd, group and shadow with the user `dev`. Text in, text out: it reads and writes
+// no files.
 package account
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Person is a line of /etc/passwd, as far as it matters here.
+// Person is a line of /etc/passwd, with the fields needed here.
 type Person struct {
 	Name  string
 	UID   int
@@ -23,7 +23,7 @@ const (
 	fieldsOfGroup  = 4
 )
 
-// Find looks a person up by name.
+// Find looks up a user by name.
 func Find(passwd, name string) (Person, bool) {
 	for _, line := range lines(passwd) {
 		if fields := strings.Split(line, ":"); len(fields) == fieldsOfPasswd && fields[nameField] == name {
@@ -33,7 +33,7 @@ func Find(passwd, name string) (Person, bool) {
 	return Person{}, false
 }
 
-// FindUID looks a person up by number.
+// FindUID looks up a user by uid.
 func FindUID(passwd string, uid int) (Person, bool) {
 	for _, line := range lines(passwd) {
 		fields := strings.Split(line, ":")
@@ -53,8 +53,8 @@ func personFrom(fields []string) (Person, bool) {
 	return Person{Name: fields[nameField], UID: uid, GID: gid, Home: fields[homeField], Shell: fields[shellField]}, true
 }
 
-// Passwd makes sure that the person is there with just these values. Where the number is somebody else's already (the
-// first user of many images), the person comes before them, so that the number is shown under this name.
+// Passwd ensures the user with exactly these values. If another user has the uid (the first user of many images), the line
+// comes before theirs, so that the uid resolves to this name.
 func Passwd(passwd string, person Person, hasShadow bool) string {
 	password := "*"
 	if hasShadow {
@@ -70,7 +70,7 @@ func Passwd(passwd string, person Person, hasShadow bool) string {
 	return placed(passwd, line, person.Name, uid)
 }
 
-// Group makes sure that the group is there with this number; its members stay.
+// Group ensures the group with this gid; its members stay.
 func Group(group, name string, gid int) string {
 	if strings.TrimSpace(group) == "" {
 		group = "root:x:0:\n"
@@ -85,7 +85,7 @@ func Group(group, name string, gid int) string {
 	return placed(group, strings.Join([]string{name, "x", number, members}, ":"), name, number)
 }
 
-// Shadow makes sure that the person is known there, too (sudo asks), with a password that nothing matches.
+// Shadow ensures the user there too (sudo needs it), with a password that nothing matches.
 func Shadow(shadow, name string) string {
 	for _, line := range lines(shadow) {
 		if strings.HasPrefix(line, name+":") {
@@ -95,7 +95,7 @@ func Shadow(shadow, name string) string {
 	return ended(shadow) + name + ":*:19000:0:99999:7:::\n"
 }
 
-// GroupsOf are the numbers of all groups that name a person as a member.
+// GroupsOf returns the gids of all groups with this member.
 func GroupsOf(group, name string) []int {
 	var found []int
 	for _, line := range lines(group) {
@@ -112,7 +112,7 @@ func GroupsOf(group, name string) []int {
 	return found
 }
 
-// placed replaces the line of that name, and has it stand before every other of the same number.
+// placed replaces the line of that name, and puts it before all others with the same number.
 func placed(text, line, name, number string) string {
 	var result []string
 	stands := false

@@ -12,14 +12,14 @@ const line = "dev:x:1000:1000::/home/dev:/bin/bash"
 func TestThePersonIsThereAfterwardsWhateverWasThereBefore(t *testing.T) {
 	cases := map[string]struct{ before, after string }{
 		"nothing at all":               {"", "root:x:0:0:root:/root:/bin/sh\n" + line + "\n"},
-		"somebody else":                {"root:x:0:0::/root:/bin/sh\n", "root:x:0:0::/root:/bin/sh\n" + line + "\n"},
+		"another user":                 {"root:x:0:0::/root:/bin/sh\n", "root:x:0:0::/root:/bin/sh\n" + line + "\n"},
 		"no newline at the end":        {"root:x:0:0::/root:/bin/sh", "root:x:0:0::/root:/bin/sh\n" + line + "\n"},
 		"the number is taken":          {"u:x:1000:1000::/u:/b\nv:x:2:2::/:/b\n", line + "\nu:x:1000:1000::/u:/b\nv:x:2:2::/:/b\n"},
 		"the name has another number":  {"dev:x:7:7::/srv:/bin/false\nb:x:2:2::/:/b\n", line + "\nb:x:2:2::/:/b\n"},
 		"both":                         {"u:x:1000:1::/u:/b\ndev:x:7:7::/:/b\n", line + "\nu:x:1000:1::/u:/b\n"},
 		"it is as it should be":        {line + "\nb:x:2:2::/:/b\n", line + "\nb:x:2:2::/:/b\n"},
 		"a line that is no account":    {"+::::::\n# note\n", "+::::::\n# note\n" + line + "\n"},
-		"the person, written twice":    {line + "\n" + line + "\n", line + "\n"},
+		"the user, written twice":      {line + "\n" + line + "\n", line + "\n"},
 		"a name that begins like ours": {"developer:x:8:8::/:/b\n", "developer:x:8:8::/:/b\n" + line + "\n"},
 	}
 	for name, c := range cases {

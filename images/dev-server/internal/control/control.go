@@ -1,5 +1,5 @@
-// Package control is how a process that the control plane starts beside a server asks it something: one question and one
-// answer in JSON on a unix socket. What is asked, and what comes of it, is decided elsewhere.
+// Package control lets a command that the control plane runs in the container talk to the server: one request and one response
+// in JSON on a unix socket.
 package control
 
 import (
@@ -16,33 +16,32 @@ import (
 )
 
 const (
-	// patience is for all that takes no time by itself: writing and reading a few lines.
+	// patience covers reading and writing a few lines.
 	patience = 10 * time.Second
 	restTime = time.Second
 )
 
-// Line is one kind of question and its answer.
+// Line is one kind of request and response.
 type Line[Question, Answer any] struct {
 	// Path follows the server's port in the socket's name.
 	Path string
-	// Topic begins the names of what is logged about it.
+	// Topic is the prefix of its log events.
 	Topic string
-	// Asked is what one asks with, in words: "message".
+	// Asked is the name of the request in errors: "message".
 	Asked string
-	// Longest is how many bytes of a question are read.
+	// Longest is the maximum size of a request in bytes.
 	Longest int64
-	// Waits is how long an answer may be waited for beyond what is usual. Nil: it comes at once.
+	// Waits is the extra time that the response may take. Nil: none.
 	Waits func(Question) time.Duration
 }
 
-// address is a name in the network namespace, not a file: it needs no folder that can be written and leaves nothing
-// behind. Who may speak there is decided by uid.
+// address is an abstract socket: it needs no writable folder and leaves nothing behind. Access is checked by uid.
 func (line Line[Question, Answer]) address(port int) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@gpu-dev/dev-server/%d%s", port, line.Path)}
 }
 
-// Listen has questions to the server on this port answered, as long as the process lives. Only root and whoever runs the
-// server are heard.
+// Listen handles requests to the server on this port as long as the process lives. Only root and the server's own user are
+// accepted.
 func (line Line[Question, Answer]) Listen(port int, answer func(Question) Answer, log *slog.Logger) error {
 	listener, err := net.ListenUnix("unix", line.address(port))
 	if err != nil {
@@ -60,14 +59,14 @@ func (line Line[Question, Answer]) serve(listener *net.UnixListener, answer func
 		}
 		if err != nil {
 			log.Warn(line.Topic+".refused", "error", err)
-			time.Sleep(restTime) // no descriptor to be had, most likely
+			time.Sleep(restTime) // most likely out of descriptors
 			continue
 		}
-		go line.hear(connection, answer, log)
+		go line.handle(connection, answer, log)
 	}
 }
 
-func (line Line[Question, Answer]) hear(connection *net.UnixConn, answer func(Question) Answer, log *slog.Logger) {
+func (line Line[Question, Answer]) handle(connection *net.UnixConn, answer func(Question) Answer, log *slog.Logger) {
 	defer connection.Close()
 	_ = connection.SetDeadline(time.Now().Add(patience))
 	if uid, err := peerUID(connection); err != nil || (uid != 0 && uid != uint32(os.Geteuid())) {
@@ -81,15 +80,15 @@ func (line Line[Question, Answer]) hear(connection *net.UnixConn, answer func(Qu
 	}
 	answered := answer(question)
 	_ = connection.SetDeadline(time.Now().Add(patience))
-	_ = json.NewEncoder(connection).Encode(answered) // whoever asked has gone: it is so all the same
+	_ = json.NewEncoder(connection).Encode(answered) // the client may be gone; the request is done all the same
 }
 
-// Ask the server on this port.
+// Ask sends a request to the server on this port.
 func (line Line[Question, Answer]) Ask(port int, question Question) (Answer, error) {
 	var answer Answer
 	connection, err := net.DialUnix("unix", nil, line.address(port))
 	if err != nil {
-		return answer, fmt.Errorf("no dev server listens for a %s here: %w", line.Asked, err)
+		return answer, fmt.Errorf("no dev server accepts a %s here: %w", line.Asked, err)
 	}
 	defer connection.Close()
 	within := patience
@@ -103,12 +102,12 @@ func (line Line[Question, Answer]) Ask(port int, question Question) (Answer, err
 	}
 	if err != nil {
 		var none Answer
-		return none, fmt.Errorf("the dev server did not take the %s: %w", line.Asked, err)
+		return none, fmt.Errorf("the dev server did not accept the %s: %w", line.Asked, err)
 	}
 	return answer, nil
 }
 
-// peerUID is who is at the other end.
+// peerUID returns the uid of the peer.
 func peerUID(connection *net.UnixConn) (uint32, error) {
 	raw, err := connection.SyscallConn()
 	if err != nil {

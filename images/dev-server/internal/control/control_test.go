@@ -20,7 +20,7 @@ func newLine(t *testing.T) Line[question, int] {
 	return Line[question, int]{Path: "/" + t.Name(), Topic: "test", Asked: "question", Longest: 64}
 }
 
-// port stands for one: the number of this process keeps tests that run side by side apart.
+// port is a fake port: the pid separates tests that run in parallel.
 var port = os.Getpid()
 
 func TestAQuestionIsAnswered(t *testing.T) {
@@ -40,30 +40,30 @@ func TestWhatCannotBeReadIsNotAnsweredAndLogged(t *testing.T) {
 	line := newLine(t)
 	var log bytes.Buffer
 	never := func(question) int { t.Error("answered"); return 0 }
-	for _, said := range []string{"no JSON", `{"text": "` + strings.Repeat("x", 100) + `"}`} {
+	for _, text := range []string{"no JSON", `{"text": "` + strings.Repeat("x", 100) + `"}`} {
 		log.Reset()
 		ours, theirs := pair(t)
 		done := make(chan struct{})
 		go func() {
-			line.hear(theirs, never, slog.New(slog.NewTextHandler(&log, nil)))
+			line.handle(theirs, never, slog.New(slog.NewTextHandler(&log, nil)))
 			close(done)
 		}()
-		if _, err := io.WriteString(ours, said); err != nil {
+		if _, err := io.WriteString(ours, text); err != nil {
 			t.Fatal(err)
 		}
 		if answer, _ := io.ReadAll(ours); len(answer) != 0 {
-			t.Errorf("%q: %q", said, answer)
+			t.Errorf("%q: %q", text, answer)
 		}
 		<-done
 		if !strings.Contains(log.String(), "test.unreadable") {
-			t.Errorf("%q: %q", said, log.String())
+			t.Errorf("%q: %q", text, log.String())
 		}
 	}
 }
 
 func TestAskingWhereNobodyListensSaysSo(t *testing.T) {
 	_, err := newLine(t).Ask(port, question{"hello"})
-	if err == nil || !strings.Contains(err.Error(), "no dev server listens for a question here") {
+	if err == nil || !strings.Contains(err.Error(), "no dev server accepts a question here") {
 		t.Error(err)
 	}
 }
@@ -80,7 +80,7 @@ func TestAServerThatDoesNotTakeAQuestionIsNotWaitedFor(t *testing.T) {
 			_ = connection.Close()
 		}
 	}()
-	if _, err := line.Ask(port, question{"hello"}); err == nil || !strings.Contains(err.Error(), "did not take the question") {
+	if _, err := line.Ask(port, question{"hello"}); err == nil || !strings.Contains(err.Error(), "did not accept the question") {
 		t.Error(err)
 	}
 }
@@ -94,12 +94,12 @@ func TestASlowAnswerIsWaitedForAndCanStillBeSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { <-asked; answer <- 7 }()
-	if heard, err := line.Ask(port, question{}); heard != 7 || err != nil {
-		t.Error(heard, err)
+	if response, err := line.Ask(port, question{}); response != 7 || err != nil {
+		t.Error(response, err)
 	}
 }
 
-// pair is two ends of one connection.
+// pair returns both ends of a connection.
 func pair(t *testing.T) (*net.UnixConn, *net.UnixConn) {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: t.TempDir() + "/socket"})

@@ -1,6 +1,5 @@
-// Package listing tells what is in a folder, for its owner to recognise it by: totals of everything, and the names
-// nearest to the top. It follows no link, crosses into nothing that is mounted there, and holds no more than it tells and
-// the folders still to be looked into, however much there is.
+// Package listing lists a folder so that its owner can recognise it: totals, and the names nearest to the top. It follows no
+// links, does not cross mounts, and its memory is limited, however many files there are.
 package listing
 
 import (
@@ -17,10 +16,10 @@ import (
 	"unicode/utf8"
 )
 
-// atOnce names of a folder are read before the time is looked at again.
+// atOnce names of a folder are read between checks of the time.
 const atOnce = 512
 
-// mostWaiting folders are remembered to be looked into; who has more than this is told less than all.
+// mostWaiting limits the queue of folders; with more, the listing is incomplete.
 const mostWaiting = 500_000
 
 // Limits of one listing.
@@ -29,7 +28,7 @@ type Limits struct {
 	Within  time.Duration
 }
 
-// Entry is written as [path, kind, size, date], as the control plane keeps it.
+// Entry is encoded as [path, kind, size, date], the format of the control plane.
 type Entry struct {
 	Path       string
 	Kind       string
@@ -44,11 +43,11 @@ type Contents struct {
 	Folders   int64   `json:"folders"`
 	SizeBytes int64   `json:"size_bytes"`
 	Entries   []Entry `json:"entries"`
-	// Counted is false where something could not be looked at in time, or not at all: there is more than the totals say.
+	// Counted is false if something could not be read, or not in time: the totals are too low.
 	Counted bool `json:"counted"`
 }
 
-// MarshalJSON writes it as a list: there are many.
+// MarshalJSON encodes an entry as a list, to save space.
 func (entry Entry) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{entry.Path, entry.Kind, entry.Size, entry.ModifiedAt.UTC().Format("2006-01-02T15:04:05+00:00")})
 }
@@ -58,7 +57,7 @@ type waiting struct {
 	depth int
 }
 
-type look struct {
+type scan struct {
 	Contents
 	limits Limits
 	until  time.Time
@@ -66,97 +65,97 @@ type look struct {
 	queue  []waiting
 }
 
-// Of the folder top. What is nearest to the top is looked at first, so that little time still tells the most.
+// Of lists the folder top, breadth first, so that a short time still shows the most.
 func Of(top string, limits Limits) (Contents, error) {
 	info, err := os.Lstat(top)
 	if err != nil {
 		return Contents{}, err
 	}
 	if !info.IsDir() {
-		return Contents{}, errors.New(top + " is no folder")
+		return Contents{}, errors.New(top + " is not a folder")
 	}
-	looking := look{
+	listing := scan{
 		Contents: Contents{Entries: []Entry{}, Counted: true},
 		limits:   limits, until: time.Now().Add(limits.Within), device: deviceOf(info), queue: []waiting{{"", 0}},
 	}
-	for len(looking.queue) > 0 && looking.hasTime() {
-		next := looking.queue[0]
-		looking.queue = looking.queue[1:]
-		looking.folder(top, next)
+	for len(listing.queue) > 0 && listing.hasTime() {
+		next := listing.queue[0]
+		listing.queue = listing.queue[1:]
+		listing.folder(top, next)
 	}
-	return looking.Contents, nil
+	return listing.Contents, nil
 }
 
-func (looking *look) hasTime() bool {
-	if time.Now().Before(looking.until) {
+func (listing *scan) hasTime() bool {
+	if time.Now().Before(listing.until) {
 		return true
 	}
-	looking.Counted = false
+	listing.Counted = false
 	return false
 }
 
-func (looking *look) folder(top string, at waiting) {
-	// A pipe in a folder's place must not make us wait, nor a link lead us elsewhere.
+func (listing *scan) folder(top string, at waiting) {
+	// Do not block on a pipe or follow a link in place of a folder.
 	flags := syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	folder, err := os.OpenFile(filepath.Join(top, at.path), os.O_RDONLY|flags, 0)
 	if err != nil {
-		looking.Counted = looking.Counted && errors.Is(err, fs.ErrNotExist)
+		listing.Counted = listing.Counted && errors.Is(err, fs.ErrNotExist)
 		return
 	}
 	defer folder.Close()
-	for looking.hasTime() {
+	for listing.hasTime() {
 		entries, err := folder.ReadDir(atOnce)
 		for _, entry := range entries {
-			looking.entry(at, entry)
+			listing.entry(at, entry)
 		}
 		if err != nil || len(entries) == 0 {
-			looking.Counted = looking.Counted && (err == nil || errors.Is(err, io.EOF))
+			listing.Counted = listing.Counted && (err == nil || errors.Is(err, io.EOF))
 			return
 		}
 	}
 }
 
-func (looking *look) entry(at waiting, found fs.DirEntry) {
+func (listing *scan) entry(at waiting, found fs.DirEntry) {
 	info, err := found.Info()
-	if err != nil { // taken away, or closed to us
-		looking.Counted = looking.Counted && errors.Is(err, fs.ErrNotExist)
+	if err != nil { // removed, or not accessible
+		listing.Counted = listing.Counted && errors.Is(err, fs.ErrNotExist)
 		return
 	}
 	path := filepath.Join(at.path, found.Name())
 	kind, size := kindOf(info.Mode()), int64(0)
 	switch kind {
 	case "folder":
-		looking.Folders++
-		looking.later(waiting{path, at.depth + 1}, info)
+		listing.Folders++
+		listing.later(waiting{path, at.depth + 1}, info)
 	case "file":
 		size = info.Size()
-		looking.SizeBytes += size
-		looking.Files++
+		listing.SizeBytes += size
+		listing.Files++
 	default:
-		looking.Files++
+		listing.Files++
 	}
-	looking.keep(Entry{readable(path), kind, size, moment(info.ModTime()), at.depth})
+	listing.keep(Entry{readable(path), kind, size, moment(info.ModTime()), at.depth})
 }
 
-func (looking *look) later(folder waiting, info fs.FileInfo) {
-	if deviceOf(info) != looking.device { // something else is mounted there; it is not on this disk
+func (listing *scan) later(folder waiting, info fs.FileInfo) {
+	if deviceOf(info) != listing.device { // a mount, not on this disk
 		return
 	}
-	if len(looking.queue) >= mostWaiting {
-		looking.Counted = false
+	if len(listing.queue) >= mostWaiting {
+		listing.Counted = false
 		return
 	}
-	looking.queue = append(looking.queue, folder)
+	listing.queue = append(listing.queue, folder)
 }
 
-func (looking *look) keep(entry Entry) {
-	place, _ := slices.BinarySearchFunc(looking.Entries, entry, nearer)
-	if place >= looking.limits.Entries {
+func (listing *scan) keep(entry Entry) {
+	place, _ := slices.BinarySearchFunc(listing.Entries, entry, nearer)
+	if place >= listing.limits.Entries {
 		return
 	}
-	looking.Entries = slices.Insert(looking.Entries, place, entry)
-	if len(looking.Entries) > looking.limits.Entries {
-		looking.Entries = looking.Entries[:looking.limits.Entries]
+	listing.Entries = slices.Insert(listing.Entries, place, entry)
+	if len(listing.Entries) > listing.limits.Entries {
+		listing.Entries = listing.Entries[:listing.limits.Entries]
 	}
 }
 
@@ -180,7 +179,7 @@ func kindOf(mode fs.FileMode) string {
 	}
 }
 
-// moment is one that can be written down: people may set it to anything.
+// moment limits times to what can be encoded: users can set any.
 func moment(modified time.Time) time.Time {
 	if year := modified.UTC().Year(); year < 1 || year > 9999 {
 		return time.Unix(0, 0)
@@ -188,7 +187,7 @@ func moment(modified time.Time) time.Time {
 	return modified
 }
 
-// readable: file names are bytes; what is no UTF-8 in them is shown as such.
+// readable replaces invalid UTF-8 in file names.
 func readable(path string) string {
 	if utf8.ValidString(path) {
 		return path

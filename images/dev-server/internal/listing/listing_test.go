@@ -34,13 +34,13 @@ func TestEverythingIsCountedAndTheNearestIsNamedFirst(t *testing.T) {
 	if err != nil || found.Files != 5 || found.Folders != 2 || found.SizeBytes != 23 || !found.Counted {
 		t.Fatalf("%+v %v", found, err)
 	}
-	var told []string
+	var names []string
 	for _, entry := range found.Entries {
-		told = append(told, fmt.Sprintf("%s:%s:%d", entry.Path, entry.Kind, entry.Size))
+		names = append(names, fmt.Sprintf("%s:%s:%d", entry.Path, entry.Kind, entry.Size))
 	}
 	wanted := "b:folder:0 link:link:0 pipe:other:0 z:file:11 b/c:folder:0 b/x:file:7 b/c/deep:file:5"
-	if strings.Join(told, " ") != wanted {
-		t.Error(told)
+	if strings.Join(names, " ") != wanted {
+		t.Error(names)
 	}
 }
 

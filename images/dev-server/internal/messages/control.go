@@ -18,18 +18,18 @@ type answer struct {
 
 var line = control.Line[request, answer]{Topic: "message", Asked: "message", Longest: 64 * 1024}
 
-// Listen hears what `tell` says to the server on this port.
+// Listen receives messages that `tell` sends to the server on this port.
 func Listen(port int, board *Board, log *slog.Logger) error {
-	return line.Listen(port, func(told request) answer {
-		until := time.Now().Add(time.Duration(told.GreetsForSeconds * float64(time.Second)))
-		shown := board.Tell(Message{Text: told.Text, GreetsUntil: until})
+	return line.Listen(port, func(message request) answer {
+		until := time.Now().Add(time.Duration(message.GreetsForSeconds * float64(time.Second)))
+		shown := board.Tell(Message{Text: message.Text, GreetsUntil: until})
 		log.Info("message.shown", "terminals", shown)
 		return answer{Terminals: shown}
 	}, log)
 }
 
-// Send tells the server on this port and returns in how many terminals it was shown.
+// Send sends a message to the server on this port and returns the number of terminals that show it.
 func Send(port int, text string, greetsFor time.Duration) (int, error) {
-	heard, err := line.Ask(port, request{Text: text, GreetsForSeconds: greetsFor.Seconds()})
-	return heard.Terminals, err
+	response, err := line.Ask(port, request{Text: text, GreetsForSeconds: greetsFor.Seconds()})
+	return response.Terminals, err
 }

@@ -1,5 +1,5 @@
-// Package messages shows what the control plane has to say to the people in a dev server: at once in every open
-// terminal, and as a greeting to whoever opens a shell while it still holds. What is said, and when, is decided elsewhere.
+// Package messages shows the control plane's messages to the users of a dev server: at once in every open terminal, and when
+// a shell opens while the message is valid. Their content and time are decided elsewhere.
 package messages
 
 import (
@@ -12,52 +12,52 @@ const (
 	mostWaiting    = 16
 )
 
-// Message greets new shells until GreetsUntil.
+// Message is also shown in new shells until GreetsUntil.
 type Message struct {
 	Text        string
 	GreetsUntil time.Time
 }
 
-// Board knows the open terminals and what was said lately.
+// Board has the open terminals and the recent messages.
 type Board struct {
 	mutex     sync.Mutex
-	said      []Message
+	messages  []Message
 	terminals map[chan string]struct{}
 }
 
-// NewBoard has nothing to say yet.
+// NewBoard creates an empty board.
 func NewBoard() *Board { return &Board{terminals: map[chan string]struct{}{}} }
 
-// Tell shows a message in all open terminals and returns how many those are.
+// Tell shows a message in all open terminals and returns their number.
 func (board *Board) Tell(message Message) int {
 	board.mutex.Lock()
 	defer board.mutex.Unlock()
-	board.said = append(board.said, message)
-	if len(board.said) > mostRemembered {
-		board.said = board.said[len(board.said)-mostRemembered:]
+	board.messages = append(board.messages, message)
+	if len(board.messages) > mostRemembered {
+		board.messages = board.messages[len(board.messages)-mostRemembered:]
 	}
 	for terminal := range board.terminals {
 		select {
 		case terminal <- message.Text:
-		default: // nobody reads there: it must not keep the others waiting
+		default: // does not read: it must not block the others
 		}
 	}
 	return len(board.terminals)
 }
 
-// Greeting is the last message that still holds; empty when there is none.
+// Greeting is the last valid message; empty if there is none.
 func (board *Board) Greeting(now time.Time) string {
 	board.mutex.Lock()
 	defer board.mutex.Unlock()
-	for i := len(board.said) - 1; i >= 0; i-- {
-		if now.Before(board.said[i].GreetsUntil) {
-			return board.said[i].Text
+	for i := len(board.messages) - 1; i >= 0; i-- {
+		if now.Before(board.messages[i].GreetsUntil) {
+			return board.messages[i].Text
 		}
 	}
 	return ""
 }
 
-// Attach returns the texts to be shown in one more terminal, until it is detached.
+// Attach registers a terminal and returns the channel of texts to show in it.
 func (board *Board) Attach() chan string {
 	board.mutex.Lock()
 	defer board.mutex.Unlock()
@@ -66,7 +66,7 @@ func (board *Board) Attach() chan string {
 	return terminal
 }
 
-// Detach closes the channel that Attach gave.
+// Detach closes the channel from Attach.
 func (board *Board) Detach(terminal chan string) {
 	board.mutex.Lock()
 	defer board.mutex.Unlock()

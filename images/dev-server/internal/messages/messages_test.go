@@ -66,8 +66,8 @@ func TestATerminalThatDoesNotReadKeepsNobodyWaiting(t *testing.T) {
 		board.Tell(Message{Text: "x"})
 		<-fine
 	}
-	if len(stuck) != mostWaiting || len(board.said) != mostRemembered {
-		t.Error(len(stuck), len(board.said))
+	if len(stuck) != mostWaiting || len(board.messages) != mostRemembered {
+		t.Error(len(stuck), len(board.messages))
 	}
 	board.Detach(stuck)
 	if shown := board.Tell(Message{Text: "y"}); shown != 1 {

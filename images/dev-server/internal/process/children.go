@@ -10,31 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Children starts processes and waits for all of them, those of others included: as the first process of a container
-// every orphan comes to us. Nothing else in this program may wait for a process.
+// Children starts processes and reaps all of them, including orphans, which come to the first process of a container. Nothing
+// else in this program may wait for a process.
 type Children struct {
 	mutex   sync.Mutex
 	running map[int]*Child
-	// changed is closed and replaced whenever somebody has ended.
+	// changed is closed and replaced whenever a process has ended.
 	changed chan struct{}
 }
 
 // Child is a process we started.
 type Child struct {
 	Pid int
-	// Done is closed when it has ended; Status is true from then on.
+	// Done is closed when it has ended; Status is valid from then on.
 	Done   chan struct{}
 	Status unix.WaitStatus
-	// Terminal says that it leads a session on a terminal: it is hung up on rather than terminated.
+	// Terminal: it leads a session on a terminal and gets SIGHUP instead of SIGTERM.
 	Terminal bool
 
 	children *Children
 }
 
-// NewChildren begins to wait. Orphans of ours come to us even where we are not the container's first process.
+// NewChildren starts reaping, including orphans if this is not the container's first process.
 func NewChildren() *Children {
 	children := &Children{running: map[int]*Child{}, changed: make(chan struct{})}
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // an old kernel: they go to the first process instead
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // old kernel: orphans go to the first process
 	endings := make(chan os.Signal, 1)
 	signal.Notify(endings, unix.SIGCHLD)
 	go func() {
@@ -46,7 +46,7 @@ func NewChildren() *Children {
 	return children
 }
 
-// Start runs a program. The lock is held meanwhile, so that its end is not seen before it is known.
+// Start runs a program. The lock is held, so that its end is not processed before it is registered.
 func (children *Children) Start(program string, argv []string, attributes *syscall.ProcAttr, terminal bool) (*Child, error) {
 	children.mutex.Lock()
 	defer children.mutex.Unlock()
@@ -59,7 +59,7 @@ func (children *Children) Start(program string, argv []string, attributes *sysca
 	return child, nil
 }
 
-// Signal reaches the child's process group, unless it has ended: its number may be somebody else's by now.
+// Signal signals the child's process group, unless it has ended: its pid may be reused by then.
 func (child *Child) Signal(number syscall.Signal) {
 	child.children.mutex.Lock()
 	defer child.children.mutex.Unlock()
@@ -90,14 +90,14 @@ func (children *Children) reap() {
 	children.changed = make(chan struct{})
 }
 
-// Changed is closed at the next end of a process.
+// Changed is closed when the next process ends.
 func (children *Children) Changed() <-chan struct{} {
 	children.mutex.Lock()
 	defer children.mutex.Unlock()
 	return children.changed
 }
 
-// Leaders are the pids of what we started ourselves and has not ended, with whether they lead a terminal's session.
+// Leaders are the pids of our running children, and whether they lead a session on a terminal.
 func (children *Children) Leaders() map[int]bool {
 	children.mutex.Lock()
 	defer children.mutex.Unlock()

@@ -1,5 +1,4 @@
-// Package process starts child processes, hears of their end, and acts with the rights of the person they belong to.
-// It knows neither SSH nor what the children do.
+// Package process starts and reaps child processes, and runs code with the user's permissions. It knows nothing about SSH.
 package process
 
 import (
@@ -11,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is whom sessions run as. Where we are not root it is ourselves and nothing can be switched.
+// Identity is the user of sessions. Without root it is the current user.
 type Identity struct {
 	UID    int
 	GID    int
 	Groups []int
-	// Switches is true where we are root and become somebody else.
+	// Switches is true if we are root and switch to another user.
 	Switches bool
 }
 
-// Credential is what a child gets when it is started; nil where it stays what we are.
+// Credential is the credential of a new child; nil to keep ours.
 func (identity Identity) Credential() *syscall.Credential {
 	if !identity.Switches {
 		return nil
@@ -32,14 +31,14 @@ func (identity Identity) Credential() *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(identity.UID), Gid: uint32(identity.GID), Groups: groups}
 }
 
-// Do runs a piece of work with the person's own rights: files they cannot touch cannot be touched through us, and
-// whoever they connect to sees their uid. Only this thread changes, and only its effective ids, so that the person
-// can neither signal nor trace it meanwhile. The work must not start goroutines that it waits for.
+// Do runs a function with the user's permissions, for files and for sockets, whose peers see the user's uid. Only this thread
+// changes, and only its effective ids, so that the user can neither signal nor trace it. The function must not wait for
+// goroutines that it starts.
 func (identity Identity) Do(work func() error) error {
 	if !identity.Switches {
 		return work()
 	}
-	runtime.LockOSThread() // never unlocked unless everything was taken back: a half-changed thread ends with its goroutine
+	runtime.LockOSThread() // unlocked only after everything is restored: otherwise the thread ends with its goroutine
 	before, err := unix.Getgroups()
 	if err != nil {
 		runtime.UnlockOSThread()
@@ -50,7 +49,7 @@ func (identity Identity) Do(work func() error) error {
 		err = work()
 	}
 	if restoreErr := becomeRootAgain(before); restoreErr != nil {
-		return fmt.Errorf("taking back our own rights: %w", restoreErr)
+		return fmt.Errorf("restoring our ids: %w", restoreErr)
 	}
 	runtime.UnlockOSThread()
 	return err
@@ -79,7 +78,7 @@ func becomeRootAgain(groups []int) error {
 	return setThreadGroups(groups)
 }
 
-// Go's own wrappers change all threads of the process; these change the calling one.
+// Go's wrappers change all threads of the process; these change only the calling one.
 
 func setThreadIDs(call uintptr, effective int) error {
 	const keep = ^uintptr(0)
@@ -90,7 +89,7 @@ func setThreadIDs(call uintptr, effective int) error {
 }
 
 func setThreadGroups(groups []int) error {
-	list := make([]uint32, len(groups)+1) // never empty, so that there is an address to give
+	list := make([]uint32, len(groups)+1) // never empty, so that it has an address
 	for i, group := range groups {
 		list[i] = uint32(group)
 	}

@@ -16,11 +16,11 @@ func TestTheFamilyOfAProcessIsReadWhateverItsNameIs(t *testing.T) {
 }
 
 func TestOnlyDescendantsAreOurs(t *testing.T) {
-	everybody := map[int]kinship{
+	processes := map[int]kinship{
 		1: {0, 1, 1}, 10: {1, 10, 10}, 11: {10, 11, 11}, 12: {11, 11, 11}, 20: {1, 20, 20}, 30: {31, 30, 30}, 31: {30, 31, 31},
 	}
 	for pid, ours := range map[int]bool{1: false, 10: false, 11: true, 12: true, 20: false, 30: false, 99: false} {
-		if descendsFrom(10, pid, everybody) != ours {
+		if descendsFrom(10, pid, processes) != ours {
 			t.Error(pid)
 		}
 	}

@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 )
 
-// agent is a socket that leads to the client's ssh-agent, one for all sessions of a connection.
+// agent is a socket that forwards to the client's ssh-agent, one for all sessions of a connection.
 type agent struct {
 	path     string
 	listener net.Listener
 	remove   func()
 }
 
-// agentPath makes the socket when it is first asked for. Its folder is the person's and closed to all others.
+// agentPath creates the socket at first use. Its folder belongs to the user and is closed to others.
 func (c *connection) agentPath() (string, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

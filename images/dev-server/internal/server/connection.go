@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connection is one client that has logged in: any number of sessions and forwardings.
+// connection is one authenticated client: any number of sessions and forwardings.
 type connection struct {
 	server *Server
 	ssh    *ssh.ServerConn
 	socket *watchedConn
-	visitor
+	client
 
 	mutex     sync.Mutex
 	agent     *agent
 	listeners map[string]net.Listener
 }
 
-func newConnection(server *Server, connected *ssh.ServerConn, socket *watchedConn, who visitor) *connection {
+func newConnection(server *Server, connected *ssh.ServerConn, socket *watchedConn, who client) *connection {
 	return &connection{
-		server: server, ssh: connected, socket: socket, visitor: who, listeners: map[string]net.Listener{},
+		server: server, ssh: connected, socket: socket, client: who, listeners: map[string]net.Listener{},
 	}
 }
 
@@ -62,7 +62,7 @@ func (c *connection) open(channel ssh.NewChannel) {
 	case "direct-streamlocal@openssh.com":
 		go c.forwardPath(channel)
 	default:
-		_ = channel.Reject(ssh.UnknownChannelType, "there is no such channel here")
+		_ = channel.Reject(ssh.UnknownChannelType, "unknown channel type")
 	}
 }
 
@@ -88,13 +88,13 @@ func (c *connection) handle(request *ssh.Request) (bool, []byte) {
 		return c.listenPath(request.Payload), nil
 	case "cancel-streamlocal-forward@openssh.com":
 		return c.cancelPath(request.Payload), nil
-	default: // a keepalive, for one: any answer will do
+	default: // such as a keepalive: any reply will do
 		return false, nil
 	}
 }
 
-// keepAlive asks a silent client whether it is there. One question at a time is enough: it stays unanswered as long as
-// the client is away.
+// keepAlive sends a keepalive request to a silent client. One at a time is enough: it stays unanswered as long as the client
+// is away.
 func (c *connection) keepAlive(gone <-chan struct{}) {
 	ticker := time.NewTicker(c.server.config.Keepalive)
 	defer ticker.Stop()
@@ -132,7 +132,7 @@ func (c *connection) close() {
 	}
 }
 
-// watchedConn remembers when the client was last heard of.
+// watchedConn records when the client last sent data.
 type watchedConn struct {
 	net.Conn
 	lastHeard  atomic.Int64

@@ -9,22 +9,22 @@ import (
 const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 var (
-	// How the client's terminal speaks and looks. Anything else (LD_PRELOAD, PATH, GPU_DEV_*) is not for a client to set.
+	// Locale and terminal variables. A client may set no others (LD_PRELOAD, PATH, GPU_DEV_*).
 	fromClient = regexp.MustCompile(`^(LANG|LANGUAGE|LC_[A-Z]+|COLORTERM|TERM_PROGRAM|TERM_PROGRAM_VERSION|NO_COLOR)$`)
-	// What Kubernetes puts into every container describes the cluster, and what describes our own process is not the
-	// session's. Everything else the image or the pod has set is there for whoever works in it.
+	// Variables that Kubernetes adds, and variables of our own process. Sessions get everything else that the image or the
+	// pod has set.
 	notForSessions = regexp.MustCompile(
 		`^(KUBERNETES_.*|[A-Z0-9_]+_SERVICE_(HOST|PORT.*)|[A-Z0-9_]+_PORT_[0-9]+_(TCP|UDP|SCTP).*|` +
 			`HOME|USER|LOGNAME|SHELL|TERM|PWD|OLDPWD|SHLVL|MAIL|_|SUDO_.*|SSH_.*|XDG_.*|` +
 			`GODEBUG|GOGC|GOMEMLIMIT|GOMAXPROCS|GOTRACEBACK|DEBIAN_FRONTEND)$`)
-	// One of those names is like any other; its value gives it away.
+	// Kubernetes also adds NAME_PORT, which only its value identifies.
 	addressOfService = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 	variableName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 const longestFromClient = 1024
 
-// variables keep the order in which they came; the last of a name counts.
+// variables keep their order; the last value of a name counts.
 type variables struct {
 	names  []string
 	values map[string]string
@@ -34,7 +34,7 @@ func newVariables() *variables { return &variables{values: map[string]string{}} 
 
 func (v *variables) set(name, value string) {
 	if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-		return // a process cannot be given such a thing
+		return // invalid in a process environment
 	}
 	if _, known := v.values[name]; !known {
 		v.names = append(v.names, name)
@@ -50,7 +50,7 @@ func (v *variables) list() []string {
 	return list
 }
 
-// takeContainer takes over what the image and the pod have set for everybody.
+// takeContainer adds the variables of the image and the pod.
 func (v *variables) takeContainer(environ []string) {
 	for _, entry := range environ {
 		name, value, ok := strings.Cut(entry, "=")
@@ -61,7 +61,7 @@ func (v *variables) takeContainer(environ []string) {
 	}
 }
 
-// takeFile takes over NAME=value lines. A value is everything up to the end of its line, as it stands: data, no script.
+// takeFile adds NAME=value lines. A value is the rest of its line, unchanged: data, not a script.
 func (v *variables) takeFile(lines []byte) {
 	for line := range bytes.Lines(lines) {
 		name, value, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), "=")
@@ -71,7 +71,7 @@ func (v *variables) takeFile(lines []byte) {
 	}
 }
 
-// takeRecords takes over NAME=value records that end with a NUL: a value may have several lines.
+// takeRecords adds NAME=value records that end with a NUL, so that a value may have several lines.
 func (v *variables) takeRecords(records []byte) {
 	for record := range bytes.SplitSeq(records, []byte{0}) {
 		name, value, ok := strings.Cut(string(record), "=")
@@ -81,13 +81,13 @@ func (v *variables) takeRecords(records []byte) {
 	}
 }
 
-// FromFile finds one variable in the text of an environment file; empty where it is not there.
+// FromFile returns one variable of an environment file; empty if it is missing.
 func FromFile(lines []byte, name string) string {
 	all := newVariables()
 	all.takeFile(lines)
 	return all.values[name]
 }
 
-func welcomeFromClient(name, value string) bool {
+func isAllowedFromClient(name, value string) bool {
 	return fromClient.MatchString(name) && len(value) <= longestFromClient && !strings.Contains(value, "\x00")
 }

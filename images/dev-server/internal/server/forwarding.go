@@ -50,14 +50,14 @@ type (
 	}
 )
 
-// forwardTCP connects where the client wants (-L, -D, -W).
+// forwardTCP connects to the target of -L, -D or -W.
 func (c *connection) forwardTCP(channel ssh.NewChannel) {
-	var wish directTCP
-	if !c.rights.forwarding || ssh.Unmarshal(channel.ExtraData(), &wish) != nil {
+	var options directTCP
+	if !c.rights.forwarding || ssh.Unmarshal(channel.ExtraData(), &options) != nil {
 		_ = channel.Reject(ssh.Prohibited, "forwarding is not allowed")
 		return
 	}
-	target, err := newDialer().Dial("tcp", net.JoinHostPort(wish.Host, strconv.Itoa(int(wish.Port))))
+	target, err := newDialer().Dial("tcp", net.JoinHostPort(options.Host, strconv.Itoa(int(options.Port))))
 	if errors.Is(err, errClosed) {
 		_ = channel.Reject(ssh.Prohibited, errClosed.Error())
 		return
@@ -69,16 +69,16 @@ func dialLoopback(port int) (net.Conn, error) {
 	return net.DialTimeout("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)), connectTime)
 }
 
-// forwardPath connects to a unix socket, with the person's own rights: whoever answers sees their uid.
+// forwardPath connects to a unix socket with the user's permissions, so that the peer sees their uid.
 func (c *connection) forwardPath(channel ssh.NewChannel) {
-	var wish directPath
-	if !c.rights.forwarding || ssh.Unmarshal(channel.ExtraData(), &wish) != nil {
+	var options directPath
+	if !c.rights.forwarding || ssh.Unmarshal(channel.ExtraData(), &options) != nil {
 		_ = channel.Reject(ssh.Prohibited, "forwarding is not allowed")
 		return
 	}
 	var target net.Conn
 	err := c.server.config.Identity.Do(func() (err error) {
-		target, err = net.DialUnix("unix", nil, fileAddress(wish.Path))
+		target, err = net.DialUnix("unix", nil, fileAddress(options.Path))
 		return err
 	})
 	join(channel, target, err)
@@ -98,63 +98,61 @@ func join(channel ssh.NewChannel, target net.Conn, err error) {
 	carry(opened, target)
 }
 
-// listenTCP opens a port here that leads back to the client (-R). Whatever address was asked for, only this machine
-// can reach it.
+// listenTCP opens a port that forwards to the client (-R). It is always bound to the loopback address.
 func (c *connection) listenTCP(payload []byte) (bool, []byte) {
-	var wish listenTCP
-	if !c.rights.forwarding || ssh.Unmarshal(payload, &wish) != nil || wish.Port > 65535 {
+	var options listenTCP
+	if !c.rights.forwarding || ssh.Unmarshal(payload, &options) != nil || options.Port > 65535 {
 		return false, nil
 	}
 	var listener net.Listener
 	err := c.server.config.Identity.Do(func() (err error) {
-		listener, err = net.ListenTCP("tcp4", &net.TCPAddr{IP: net.ParseIP(loopback), Port: int(wish.Port)})
+		listener, err = net.ListenTCP("tcp4", &net.TCPAddr{IP: net.ParseIP(loopback), Port: int(options.Port)})
 		return err
 	})
 	if err != nil {
 		return false, nil
 	}
 	port := uint32(listener.Addr().(*net.TCPAddr).Port)
-	if !c.keep(tcpName(wish.Host, port), listener) {
+	if !c.keep(tcpName(options.Host, port), listener) {
 		return false, nil
 	}
 	go c.takeIn(listener, "forwarded-tcpip", func(from net.Conn) []byte {
-		forwarded := forwardedTCP{Host: wish.Host, Port: port}
+		forwarded := forwardedTCP{Host: options.Host, Port: port}
 		if origin, ok := from.RemoteAddr().(*net.TCPAddr); ok {
 			forwarded.OriginHost, forwarded.OriginPort = origin.IP.String(), uint32(origin.Port)
 		}
 		return ssh.Marshal(forwarded)
 	})
-	if wish.Port == 0 {
+	if options.Port == 0 {
 		return true, ssh.Marshal(allocatedPort{port})
 	}
 	return true, nil
 }
 
 func (c *connection) cancelTCP(payload []byte) bool {
-	var wish listenTCP
-	return ssh.Unmarshal(payload, &wish) == nil && c.drop(tcpName(wish.Host, wish.Port))
+	var options listenTCP
+	return ssh.Unmarshal(payload, &options) == nil && c.drop(tcpName(options.Host, options.Port))
 }
 
-// listenPath is a unix socket that leads back to the client. One left behind by a lost connection is replaced; one in
-// use is not.
+// listenPath opens a unix socket that forwards to the client. A stale socket is replaced; one in use is not.
 func (c *connection) listenPath(payload []byte) bool {
-	var wish listenPath
-	if !c.rights.forwarding || ssh.Unmarshal(payload, &wish) != nil {
+	var options listenPath
+	if !c.rights.forwarding || ssh.Unmarshal(payload, &options) != nil {
 		return false
 	}
-	listener, err := c.listenOnFile(wish.Path)
-	if err != nil || !c.keep(pathName(wish.Path), listener) {
+	listener, err := c.listenOnFile(options.Path)
+	if err != nil || !c.keep(pathName(options.Path), listener) {
 		return false
 	}
 	go c.takeIn(listener, "forwarded-streamlocal@openssh.com", func(net.Conn) []byte {
-		return ssh.Marshal(forwardedPath{Path: wish.Path})
+		return ssh.Marshal(forwardedPath{Path: options.Path})
 	})
 	return true
 }
 
 func (c *connection) cancelPath(payload []byte) bool {
-	var wish listenPath
-	return ssh.Unmarshal(payload, &wish) == nil && c.drop(pathName(wish.Path))
+	var options listenPath
+	return ssh.Unmarshal(payload, &options) == nil && c.drop(pathName(options.Path))
 }
 
 func (c *connection) listenOnFile(path string) (net.Listener, error) {
@@ -171,7 +169,7 @@ func (c *connection) listenOnFile(path string) (net.Listener, error) {
 		if listener, err = net.ListenUnix("unix", address); err != nil {
 			return err
 		}
-		listener.SetUnlinkOnClose(false) // that would be done with our rights
+		listener.SetUnlinkOnClose(false) // it would be done with root's permissions
 		return os.Chmod(address.Name, 0o600)
 	})
 	if err != nil {
@@ -198,7 +196,7 @@ func (listener *fileListener) Close() error {
 	return err
 }
 
-// fileAddress is a file's, also when it begins with "@", which Go takes for a name without a file.
+// fileAddress is a path even if it begins with "@", which Go takes for an abstract name.
 func fileAddress(path string) *net.UnixAddr {
 	if strings.HasPrefix(path, "@") {
 		path = "./" + path
@@ -206,7 +204,7 @@ func fileAddress(path string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: path}
 }
 
-// takeIn hands every connection that comes in to the client.
+// takeIn forwards every incoming connection to the client.
 func (c *connection) takeIn(listener net.Listener, kind string, about func(net.Conn) []byte) {
 	for {
 		incoming, err := listener.Accept()
@@ -229,7 +227,7 @@ func (c *connection) takeIn(listener net.Listener, kind string, about func(net.C
 	}
 }
 
-// keep remembers a listener until it is cancelled or the connection ends; false when it has ended already.
+// keep registers a listener until it is cancelled or the connection ends; false if that has ended already.
 func (c *connection) keep(name string, listener net.Listener) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -260,14 +258,14 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// carry moves bytes both ways until both ends have said that no more will come, or one is gone.
+// carry copies bytes in both directions until both sides have finished, or one is gone.
 func carry(channel ssh.Channel, socket net.Conn) {
 	done := make(chan struct{}, 2)
 	other := socket.(halfCloser) // TCP and unix sockets both are
 	pass := func(to, from halfCloser) {
 		_, err := copyAll(to, from)
 		_ = to.CloseWrite()
-		if err != nil { // whoever cannot be written to need not be read from
+		if err != nil { // if writing fails, stop reading too
 			_ = channel.Close()
 			_ = socket.Close()
 		}

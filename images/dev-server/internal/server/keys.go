@@ -9,19 +9,19 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// rights are what one key may do; the zero value may do nothing but run a command.
+// rights are the permissions of one key; the zero value can only run a command.
 type rights struct {
 	pty, forwarding, agent bool
-	// untouched: a security key need not be touched.
+	// untouched: a security key works without a touch.
 	untouched bool
-	// command replaces whatever the client asks for; empty: the client's own.
+	// command replaces the client's command; empty: none does.
 	command string
 }
 
 func allRights() rights { return rights{pty: true, forwarding: true, agent: true} }
 
-// findKey looks the offered key up among the lines of an authorized_keys file. A line that cannot be read, or that has
-// an option we do not know and so cannot obey, lets nobody in and keeps nobody else out.
+// findKey looks up the offered key in the lines of an authorized_keys file. Invalid lines, and lines with unknown options,
+// are ignored.
 func findKey(lines []byte, offered ssh.PublicKey, now time.Time) (rights, bool) {
 	wanted := offered.Marshal()
 	for line := range bytes.Lines(lines) {
@@ -50,7 +50,7 @@ func grantedBy(options []string, now time.Time) (rights, bool) {
 		case "agent-forwarding", "no-agent-forwarding":
 			granted.agent = !strings.HasPrefix(name, "no-")
 		case "x11-forwarding", "no-x11-forwarding", "user-rc", "no-user-rc":
-			// there is none of it here
+			// not supported here
 		case "no-touch-required":
 			granted.untouched = true
 		case "command":
@@ -74,7 +74,7 @@ func unquoted(value string) string {
 	return strings.ReplaceAll(value, `\"`, `"`)
 }
 
-// parseExpiry reads what OpenSSH writes: YYYYMMDD[HHMM[SS]], with Z for UTC.
+// parseExpiry parses OpenSSH's format: YYYYMMDD[HHMM[SS]], with Z for UTC.
 func parseExpiry(text string) (time.Time, bool) {
 	digits, inUTC := strings.CutSuffix(text, "Z")
 	zone := time.Local
@@ -90,7 +90,7 @@ func parseExpiry(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// readKeys reads the file of this moment; a missing or unreadable one lets nobody in.
+// readKeys reads the current file; a missing or unreadable one has no keys.
 func readKeys(path string) []byte {
 	lines, err := os.ReadFile(path)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 
 const cannotStart = 254
 
-// session is one channel: a shell, a command or sftp, run as a child process whose descriptors are the channel. It ends
-// when the child has ended *and* all it wrote has been sent; either alone would lose something.
+// session is one channel: a shell, a command or sftp, run as a child process whose descriptors are the channel. It ends when
+// the child has ended *and* its output has been sent; either alone could lose data.
 type session struct {
 	connection *connection
 	channel    ssh.Channel
@@ -35,9 +35,9 @@ type session struct {
 	agent    string
 	child    *process.Child
 
-	// writing keeps a message from getting into the middle of what a program writes.
+	// writing keeps messages out of the middle of a program's output.
 	writing sync.Mutex
-	// lost is closed when the client is gone; the streams are given up then.
+	// lost is closed when the client is gone; then the streams are abandoned.
 	lost   chan struct{}
 	output *os.File
 }
@@ -46,7 +46,7 @@ func newSession(c *connection, channel ssh.Channel) *session {
 	return &session{connection: c, channel: channel, fromClient: newVariables(), lost: make(chan struct{})}
 }
 
-// run answers requests until the channel is closed.
+// run handles requests until the channel is closed.
 func (s *session) run(requests <-chan *ssh.Request) {
 	for request := range requests {
 		ok := s.handle(request)
@@ -59,7 +59,7 @@ func (s *session) run(requests <-chan *ssh.Request) {
 		}
 	}
 	close(s.lost)
-	if !s.started && s.terminal != nil { // nothing was ever started on it
+	if !s.started && s.terminal != nil { // never used
 		_ = s.terminal.Master.Close()
 		_ = s.terminal.Slave.Close()
 	}
@@ -82,7 +82,7 @@ func (s *session) handle(request *ssh.Request) bool {
 	case "break":
 		return s.child != nil && s.terminal != nil && terminal.Break(s.terminal.Master) == nil
 	case "eow@openssh.com":
-		if s.output != nil { // the client reads no more: the next write of the child fails
+		if s.output != nil { // the client stopped reading: the child's next write fails
 			_ = s.output.Close()
 		}
 		return true
@@ -93,7 +93,7 @@ func (s *session) handle(request *ssh.Request) bool {
 
 func (s *session) takeVariable(payload []byte) bool {
 	var variable struct{ Name, Value string }
-	if ssh.Unmarshal(payload, &variable) != nil || !welcomeFromClient(variable.Name, variable.Value) {
+	if ssh.Unmarshal(payload, &variable) != nil || !isAllowedFromClient(variable.Name, variable.Value) {
 		return false
 	}
 	s.fromClient.set(variable.Name, variable.Value)
@@ -103,21 +103,21 @@ func (s *session) takeVariable(payload []byte) bool {
 type sizeRequest struct{ Columns, Rows, Width, Height uint32 }
 
 func (s *session) openTerminal(payload []byte) bool {
-	var wish struct {
+	var options struct {
 		Term                         string
 		Columns, Rows, Width, Height uint32
 		Modes                        string
 	}
-	if !s.connection.rights.pty || s.started || s.terminal != nil || ssh.Unmarshal(payload, &wish) != nil {
+	if !s.connection.rights.pty || s.started || s.terminal != nil || ssh.Unmarshal(payload, &options) != nil {
 		return false
 	}
-	size := terminal.Size{Columns: wish.Columns, Rows: wish.Rows, Width: wish.Width, Height: wish.Height}
-	opened, err := terminal.Open(s.config().Identity.UID, size, []byte(wish.Modes))
+	size := terminal.Size{Columns: options.Columns, Rows: options.Rows, Width: options.Width, Height: options.Height}
+	opened, err := terminal.Open(s.config().Identity.UID, size, []byte(options.Modes))
 	if err != nil {
 		s.connection.server.log.Warn("terminal.not_opened", "error", err)
 		return false
 	}
-	s.terminal, s.term = opened, wish.Term
+	s.terminal, s.term = opened, options.Term
 	return true
 }
 
@@ -135,19 +135,19 @@ func (s *session) openAgent() bool {
 }
 
 func (s *session) choose(request *ssh.Request) bool {
-	var wish struct{ Text string }
-	if request.Type != "shell" && ssh.Unmarshal(request.Payload, &wish) != nil {
+	var options struct{ Text string }
+	if request.Type != "shell" && ssh.Unmarshal(request.Payload, &options) != nil {
 		return false
 	}
-	if request.Type == "subsystem" && wish.Text != "sftp" {
+	if request.Type == "subsystem" && options.Text != "sftp" {
 		return false
 	}
 	if forced := s.connection.rights.command; forced != "" {
 		s.kind, s.command = "exec", forced
-		s.fromClient.set("SSH_ORIGINAL_COMMAND", wish.Text)
+		s.fromClient.set("SSH_ORIGINAL_COMMAND", options.Text)
 		return true
 	}
-	s.kind, s.command = request.Type, wish.Text
+	s.kind, s.command = request.Type, options.Text
 	return true
 }
 
@@ -160,11 +160,11 @@ func (s *session) resize(payload []byte) bool {
 }
 
 func (s *session) signal(payload []byte) bool {
-	var wish struct{ Name string }
-	if s.child == nil || ssh.Unmarshal(payload, &wish) != nil {
+	var options struct{ Name string }
+	if s.child == nil || ssh.Unmarshal(payload, &options) != nil {
 		return false
 	}
-	number, ok := portableSignals[wish.Name]
+	number, ok := portableSignals[options.Name]
 	if ok {
 		s.child.Signal(number)
 	}
@@ -173,15 +173,15 @@ func (s *session) signal(payload []byte) bool {
 
 func (s *session) config() *Config { return &s.connection.server.config }
 
-// environment: what the container has, what little the client may add, what the reservation says, and what describes
-// the session itself; the later is stronger.
+// environment has the variables of the container, the client (few are allowed), the reservation and the session; later ones
+// override earlier ones.
 func (s *session) environment(shell string) []string {
 	all := s.config().environment(shell, s.fromClient, s.kind == "shell")
 	s.addFacts(all)
 	return all.list()
 }
 
-// environment without what describes one session. A login shell may forget the PATH of the image, and is told.
+// environment without the variables of one session. A login shell may lose the PATH of the image, so it is passed on.
 func (config *Config) environment(shell string, fromClient *variables, isLogin bool) *variables {
 	all := newVariables()
 	all.set("HOME", config.Home)
@@ -228,7 +228,7 @@ func (s *session) addFacts(all *variables) {
 	}
 }
 
-// greet is for whoever opens a shell on a terminal.
+// greet shows the banner when a shell opens on a terminal.
 func (s *session) greet() {
 	hushed := s.config().Identity.Do(func() error {
 		_, err := os.Lstat(filepath.Join(s.config().Home, ".hushlogin"))

@@ -13,13 +13,13 @@ import (
 
 const (
 	chunk = 64 * 1024
-	// moreThanATerminalHolds bounds what is still delivered once the child on a terminal has ended.
+	// moreThanATerminalHolds limits the output that is still delivered after the child on a terminal has ended.
 	moreThanATerminalHolds = 256 * 1024
 )
 
 var buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// copyAll is io.Copy without its detours: what is read is written, and a full reader's side pushes back.
+// copyAll is io.Copy without its shortcuts: it writes what it reads, and a slow reader causes back-pressure.
 func copyAll(to io.Writer, from io.Reader) (int64, error) {
 	buffer := buffers.Get().(*[chunk]byte)
 	defer buffers.Put(buffer)
@@ -33,7 +33,7 @@ func copyAll(to io.Writer, from io.Reader) (int64, error) {
 				return total, writeErr
 			}
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.EIO) { // EIO: the last holder of the terminal has gone
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.EIO) { // EIO: the last process on the terminal has ended
 			return total, nil
 		}
 		if err != nil {
@@ -42,13 +42,13 @@ func copyAll(to io.Writer, from io.Reader) (int64, error) {
 	}
 }
 
-// terminalPump carries what is written on a terminal to the client.
+// terminalPump copies the output of a terminal to the client.
 type terminalPump struct {
 	master *os.File
 	ended  chan struct{}
 }
 
-// run ends when nobody holds the terminal any more, or some time after finish.
+// run ends when no process has the terminal open, or some time after finish.
 func (pump *terminalPump) run(to io.Writer) {
 	_, err := copyAll(to, pump.master)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -57,13 +57,13 @@ func (pump *terminalPump) run(to io.Writer) {
 	close(pump.ended)
 }
 
-// finish has the pump deliver what has been written by now; whoever goes on writing is not waited for.
+// finish makes the pump deliver the output so far, without waiting for further output.
 func (pump *terminalPump) finish() {
 	_ = pump.master.SetReadDeadline(time.Now())
 	<-pump.ended
 }
 
-// drain reads past the deadline, without waiting.
+// drain reads the rest after the deadline, without waiting.
 func (pump *terminalPump) drain(to io.Writer) {
 	raw, err := pump.master.SyscallConn()
 	if err != nil {

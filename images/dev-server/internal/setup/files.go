@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsExecutable says whether it is a file that somebody may run.
+// IsExecutable returns whether it is an executable file.
 func IsExecutable(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
@@ -29,7 +29,7 @@ func readIfThere(path string) (string, error) {
 	return string(text), err
 }
 
-// rewrite changes a file of the system and keeps who owns it and who may read it.
+// rewrite changes a system file and keeps its owner and mode.
 func rewrite(path, before, after string) error {
 	if before == after {
 		return nil
@@ -44,13 +44,13 @@ func rewrite(path, before, after string) error {
 		return err
 	}
 	err := writeWhole(path, []byte(after), mode, uid, gid)
-	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EXDEV) { // mounted by itself: it cannot be replaced, only written
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EXDEV) { // a mount point: it cannot be replaced, only written
 		return os.WriteFile(path, []byte(after), mode)
 	}
 	return err
 }
 
-// writeWhole replaces a file in one step: nobody ever reads half of it.
+// writeWhole replaces a file atomically.
 func writeWhole(path string, content []byte, mode os.FileMode, uid, gid int) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".gpu-dev-*")
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 
 const skeleton = "/etc/skel"
 
-// ensureHome looks only at the top and at what a home begins with: a disk with millions of files is given to nobody
-// file by file. Root does it, so no link is followed.
-func ensureHome(wish Wish, identity process.Identity) error {
-	if err := os.MkdirAll(wish.Home, 0o755); err != nil {
+// ensureHome examines only the top of the home and the files of /etc/skel: a disk may have millions of files. It runs as root,
+// so it follows no links.
+func ensureHome(options Options, identity process.Identity) error {
+	if err := os.MkdirAll(options.Home, 0o755); err != nil {
 		return err
 	}
-	wasWrong, err := own(wish.Home, identity)
+	wasWrong, err := own(options.Home, identity)
 	if err != nil {
 		return err
 	}
-	if wasWrong { // a fresh volume: open to everybody
-		if err := os.Chmod(wish.Home, 0o755); err != nil {
+	if wasWrong { // a new volume: open to all users
+		if err := os.Chmod(options.Home, 0o755); err != nil {
 			return err
 		}
 	}
@@ -33,7 +33,7 @@ func ensureHome(wish Wish, identity process.Identity) error {
 		names = append(names, entry.Name())
 	}
 	for _, name := range names {
-		_, ownErr := own(filepath.Join(wish.Home, name), identity)
+		_, ownErr := own(filepath.Join(options.Home, name), identity)
 		if !errors.Is(ownErr, fs.ErrNotExist) {
 			err = errors.Join(err, ownErr)
 		}
@@ -41,7 +41,7 @@ func ensureHome(wish Wish, identity process.Identity) error {
 	return err
 }
 
-// own gives a file to the person where it is somebody else's.
+// own makes the user the owner of a file.
 func own(path string, identity process.Identity) (wasWrong bool, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -54,11 +54,11 @@ func own(path string, identity process.Identity) (wasWrong bool, err error) {
 	return true, os.Lchown(path, identity.UID, identity.GID)
 }
 
-// settleIn writes into the home, with the person's own rights.
-func settleIn(wish Wish) error {
-	err := beginFromSkeleton(wish.Home)
-	if wish.Mesh != nil {
-		err = errors.Join(err, wish.Mesh.write(wish.Home))
+// prepareHome writes into the home with the user's permissions.
+func prepareHome(options Options) error {
+	err := beginFromSkeleton(options.Home)
+	if options.Mesh != nil {
+		err = errors.Join(err, options.Mesh.write(options.Home))
 	}
 	return err
 }
@@ -70,7 +70,7 @@ func beginFromSkeleton(home string) error {
 	}
 	for _, entry := range entries {
 		if entry.Name() != "lost+found" {
-			return nil // somebody lives here
+			return nil // in use
 		}
 	}
 	if !exists(skeleton) {

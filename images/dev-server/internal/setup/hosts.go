@@ -14,14 +14,14 @@ const (
 	hostsFile    = "/etc/hosts"
 	beginOfHosts = "# gpu-dev: the members of this reservation"
 	endOfHosts   = "# gpu-dev: end"
-	lookEvery    = 2 * time.Second
+	checkEvery   = 2 * time.Second
 )
 
-// KeepHosts has /etc/hosts say what the file says, from now on: the addresses of a gang's members are known only after
-// all of them have been started. It never returns.
+// KeepHosts keeps the lines of the file in /etc/hosts: the addresses of a gang's members are known only after all of them have
+// started. It never returns.
 func KeepHosts(path string, log *slog.Logger) {
 	var before []byte
-	for ; ; time.Sleep(lookEvery) {
+	for ; ; time.Sleep(checkEvery) {
 		lines, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			lines, err = nil, nil
@@ -36,7 +36,7 @@ func KeepHosts(path string, log *slog.Logger) {
 	}
 }
 
-// writeHosts writes in place: in a pod the file is a mount of its own and cannot be replaced.
+// writeHosts writes in place: in a pod the file is a mount and cannot be replaced.
 func writeHosts(lines string) error {
 	text, err := readIfThere(hostsFile)
 	if err != nil {
@@ -49,7 +49,7 @@ func writeHosts(lines string) error {
 	return os.WriteFile(hostsFile, []byte(wanted), 0o644)
 }
 
-// withHosts is the text of a hosts file with our lines at its end, in place of those we wrote before.
+// withHosts returns the hosts file with our lines at its end, replacing earlier ones.
 func withHosts(text, lines string) string {
 	if before, rest, found := strings.Cut(text, beginOfHosts+"\n"); found {
 		_, after, _ := strings.Cut(rest, endOfHosts+"\n")

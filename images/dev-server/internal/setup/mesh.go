@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// gangAlias is the one name under which all members' host keys are known: they share one.
+// gangAlias is the host key alias of all members, who share one host key.
 const gangAlias = "gpu-dev-gang"
 
-// Mesh lets the members of a gang log in to each other by name, without a question.
+// Mesh lets the members of a gang log in to each other by name, without prompts.
 type Mesh struct {
 	// Key is the private key, as the text of an OpenSSH key file.
 	Key []byte
-	// HostKey is the members' public host key, as a line of an authorized_keys file has it.
+	// HostKey is the members' public host key, in authorized_keys format.
 	HostKey string
 	// Hosts are the members' full names.
 	Hosts []string
@@ -22,8 +22,7 @@ type Mesh struct {
 	Port  int
 }
 
-// write keeps all of ours in a folder of its own, replaced by the next gang; the person's own configuration gets one
-// line that includes it.
+// write puts our files into a separate folder, which the next gang replaces; the user's configuration gets one Include line.
 func (mesh *Mesh) write(home string) error {
 	folder := filepath.Join(home, ".ssh", "gpu-dev")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -42,7 +41,7 @@ func (mesh *Mesh) write(home string) error {
 	return includeFirst(filepath.Join(home, ".ssh", "config"))
 }
 
-// configuration also lets people leave out what comes after the first dot.
+// configuration also matches the short names, up to the first dot.
 func (mesh *Mesh) configuration() string {
 	var text, all strings.Builder
 	for _, host := range mesh.Hosts {
@@ -60,7 +59,7 @@ func (mesh *Mesh) configuration() string {
 func includeFirst(path string) error {
 	const include = "Include gpu-dev/config\n"
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no plain file and stays as it is; add %q yourself", path, strings.TrimSpace(include))
+		return fmt.Errorf("%s is not a regular file and was not changed; add %q yourself", path, strings.TrimSpace(include))
 	}
 	text, err := readIfThere(path)
 	if err != nil || strings.Contains(text, include) {

@@ -1,6 +1,6 @@
-// Package setup makes a container of any image a place where `dev` can live: the account, sudo, the home, the names of
-// the other members of a gang. Every step can run again, and one that an image does not allow (a read-only file system,
-// say) is told and left out: people should get in all the same.
+// Package setup prepares a container of any image for the user `dev`: account, sudo, home, and the other members of a gang.
+// Every step is idempotent. A step that the image does not allow (a read-only file system, for example) is logged and
+// skipped, so that users can still log in.
 package setup
 
 import (
@@ -23,74 +23,74 @@ const (
 	sudoersFile = "/etc/sudoers.d/gpu-dev"
 	profileFile = "/etc/profile.d/00-gpu-dev.sh"
 
-	// Debian's /etc/profile forgets the PATH that the image has set; the variable is data, this text never changes.
-	profileText = "# A login shell finds the programs that the image's PATH names.\n" +
+	// Debian's /etc/profile overrides the image's PATH; the variable is data, this text never changes.
+	profileText = "# Restores the image's PATH in login shells.\n" +
 		"if [ -n \"${GPU_DEV_IMAGE_PATH-}\" ]; then PATH=$GPU_DEV_IMAGE_PATH; export PATH; unset GPU_DEV_IMAGE_PATH; fi\n"
 )
 
-// Wish is what shall be there.
-type Wish struct {
+// Options describes the user to set up.
+type Options struct {
 	Name string
 	UID  int
 	Home string
-	// Mesh is what the members of a gang need to reach each other; nil for one alone.
+	// Mesh is the configuration of a gang; nil without one.
 	Mesh *Mesh
 }
 
-// Place is what is there: whom sessions run as, and where they begin.
-type Place struct {
+// Result is the result: the user of sessions, and their home.
+type Result struct {
 	Identity process.Identity
 	Home     string
-	// RuntimeDir belongs to the person alone; empty where it could not be made.
+	// RuntimeDir belongs to the user; empty if it could not be created.
 	RuntimeDir string
 }
 
-// Prepare does all of it. Where we are not root, sessions run as whoever we are and the system stays as it is.
-func Prepare(wish Wish, log *slog.Logger) (Place, error) {
+// Prepare does all steps. Without root, sessions run as the current user and the system is not changed.
+func Prepare(options Options, log *slog.Logger) (Result, error) {
 	unix.Umask(0o022)
 	if os.Geteuid() != 0 {
-		return asOurselves(wish, log), nil
+		return asOurselves(options, log), nil
 	}
-	identity := process.Identity{UID: wish.UID, GID: wish.UID, Switches: true}
+	identity := process.Identity{UID: options.UID, GID: options.UID, Switches: true}
 	if err := identity.Do(func() error { return nil }); err != nil {
-		return Place{}, fmt.Errorf("this container's root may not become %s (it needs SETUID and SETGID): %w", wish.Name, err)
+		return Result{}, fmt.Errorf("root of this container cannot switch to %s (it needs SETUID and SETGID): %w", options.Name, err)
 	}
 	steps := []struct {
 		name string
 		do   func() error
 	}{
-		{"account", func() error { return ensureAccount(wish) }},
-		{"sudo", func() error { return ensureSudo(wish.Name) }},
+		{"account", func() error { return ensureAccount(options) }},
+		{"sudo", func() error { return ensureSudo(options.Name) }},
 		{"profile", ensureProfile},
-		{"home", func() error { return ensureHome(wish, identity) }},
+		{"home", func() error { return ensureHome(options, identity) }},
 	}
 	for _, step := range steps {
 		if err := step.do(); err != nil {
-			log.Warn("setup.step_left_out", "step", step.name, "error", err)
+			log.Warn("setup.step_skipped", "step", step.name, "error", err)
 		}
 	}
-	identity.Groups = groupsFor(wish)
-	if err := identity.Do(func() error { return settleIn(wish) }); err != nil {
-		log.Warn("setup.step_left_out", "step", "settling in", "error", err)
+	identity.Groups = groupsFor(options)
+	if err := identity.Do(func() error { return prepareHome(options) }); err != nil {
+		log.Warn("setup.step_skipped", "step", "prepare home", "error", err)
 	}
-	return Place{Identity: identity, Home: wish.Home, RuntimeDir: ensureRuntimeDir(wish.UID)}, nil
+	return Result{Identity: identity, Home: options.Home, RuntimeDir: ensureRuntimeDir(options.UID)}, nil
 }
 
-func ensureAccount(wish Wish) error {
+func ensureAccount(options Options) error {
 	hasShadow := exists(shadowFile)
 	passwd, err := readIfThere(passwdFile)
 	if err != nil {
 		return err
 	}
-	known, _ := account.Find(passwd, wish.Name)
+	known, _ := account.Find(passwd, options.Name)
 	person := account.Person{
-		Name: wish.Name, UID: wish.UID, GID: wish.UID, Home: wish.Home, Shell: shellToStartWith(known.Shell),
+		Name: options.Name, UID: options.UID, GID: options.UID, Home: options.Home, Shell: shellToStartWith(known.Shell),
 	}
 	group, err := readIfThere(groupFile)
 	if err != nil {
 		return err
 	}
-	if err := rewrite(groupFile, group, account.Group(group, wish.Name, wish.UID)); err != nil {
+	if err := rewrite(groupFile, group, account.Group(group, options.Name, options.UID)); err != nil {
 		return err
 	}
 	if hasShadow {
@@ -98,17 +98,17 @@ func ensureAccount(wish Wish) error {
 		if err != nil {
 			return err
 		}
-		if err := rewrite(shadowFile, shadow, account.Shadow(shadow, wish.Name)); err != nil {
+		if err := rewrite(shadowFile, shadow, account.Shadow(shadow, options.Name)); err != nil {
 			return err
 		}
 	}
 	return rewrite(passwdFile, passwd, account.Passwd(passwd, person, hasShadow))
 }
 
-// shellToStartWith keeps a shell that somebody chose. What useradd or a service account has was chosen by nobody.
+// shellToStartWith keeps a shell that was chosen on purpose, but not the default of useradd or of a service account.
 func shellToStartWith(known string) string {
-	nobodysChoice := []string{"", "/bin/sh", "/bin/false", "/usr/bin/false", "/sbin/nologin", "/usr/sbin/nologin"}
-	if !slices.Contains(nobodysChoice, known) && IsExecutable(known) {
+	defaultShells := []string{"", "/bin/sh", "/bin/false", "/usr/bin/false", "/sbin/nologin", "/usr/sbin/nologin"}
+	if !slices.Contains(defaultShells, known) && IsExecutable(known) {
 		return known
 	}
 	if IsExecutable("/bin/bash") {
@@ -117,7 +117,7 @@ func shellToStartWith(known string) string {
 	return "/bin/sh"
 }
 
-// LoginShell is the one passwd names at this moment, or the best that exists.
+// LoginShell is the current one in passwd, or the best that exists.
 func LoginShell(name string) string {
 	passwd, _ := readIfThere(passwdFile)
 	known, _ := account.Find(passwd, name)
@@ -142,11 +142,11 @@ func ensureProfile() error {
 	return writeWhole(profileFile, []byte(profileText), 0o644, 0, 0)
 }
 
-// groupsFor are those the system's files give the person, and those the pod gave this container (a volume's group),
-// without those that are there because root is in them.
-func groupsFor(wish Wish) []int {
+// groupsFor returns the user's groups in the system's files, and the groups that the pod gave this container (a volume's
+// group), without root's own groups.
+func groupsFor(options Options) []int {
 	text, _ := readIfThere(groupFile)
-	groups := append([]int{wish.UID}, account.GroupsOf(text, wish.Name)...)
+	groups := append([]int{options.UID}, account.GroupsOf(text, options.Name)...)
 	ofRoot := append(account.GroupsOf(text, "root"), 0)
 	given, _ := os.Getgroups()
 	for _, group := range given {
@@ -169,23 +169,23 @@ func ensureRuntimeDir(uid int) string {
 	return dir
 }
 
-func asOurselves(wish Wish, log *slog.Logger) Place {
+func asOurselves(options Options, log *slog.Logger) Result {
 	passwd, _ := readIfThere(passwdFile)
 	me, _ := account.FindUID(passwd, os.Getuid())
-	place := Place{Identity: process.Identity{UID: os.Getuid(), GID: os.Getgid()}, Home: "/"}
-	for _, home := range []string{wish.Home, me.Home, os.Getenv("HOME")} {
+	result := Result{Identity: process.Identity{UID: os.Getuid(), GID: os.Getgid()}, Home: "/"}
+	for _, home := range []string{options.Home, me.Home, os.Getenv("HOME")} {
 		if home != "" && unix.Access(home, unix.W_OK|unix.X_OK) == nil {
-			place.Home = home
+			result.Home = home
 			break
 		}
 	}
-	wish.Home = place.Home
-	log.Warn("setup.not_root", "uid", place.Identity.UID, "home", place.Home,
-		"meaning", "this container does not run as root: no account is made, and sessions run as this user")
-	if place.Home != "/" {
-		if err := settleIn(wish); err != nil {
-			log.Warn("setup.step_left_out", "step", "settling in", "error", err)
+	options.Home = result.Home
+	log.Warn("setup.not_root", "uid", result.Identity.UID, "home", result.Home,
+		"meaning", "this container does not run as root: no account is created, and sessions run as this user")
+	if result.Home != "/" {
+		if err := prepareHome(options); err != nil {
+			log.Warn("setup.step_skipped", "step", "prepare home", "error", err)
 		}
 	}
-	return place
+	return result
 }

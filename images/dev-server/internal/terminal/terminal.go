@@ -1,5 +1,5 @@
-// Package terminal makes pseudo-terminals as a client wants them: their size and their modes (RFC 4254, section 8).
-// It knows no processes.
+// Package terminal creates pseudo-terminals with the size and modes of a client (RFC 4254, section 8). It knows nothing about
+// processes.
 package terminal
 
 import (
@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Size is in characters and pixels, as SSH orders them.
+// Size is in characters and pixels, in the order of SSH.
 type Size struct{ Columns, Rows, Width, Height uint32 }
 
-// Terminal is a pair: Master is ours, Slave is for the child and closed here once the child has it.
+// Terminal is a pair: Master is ours, Slave is for the child and closed here after its start.
 type Terminal struct {
 	Master *os.File
 	Slave  *os.File
 	Path   string
 }
 
-// Open makes one that belongs to uid; others may write to it only through the group that devpts gives it.
+// Open creates one that belongs to uid; others can write to it only through the group of devpts.
 func Open(uid int, size Size, modes []byte) (*Terminal, error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -47,7 +47,7 @@ func openSlave(master int) (*os.File, string, error) {
 	}
 	number, err := unix.IoctlGetUint32(master, unix.TIOCGPTN)
 	if err != nil {
-		return nil, "", fmt.Errorf("asking for the terminal's number: %w", err)
+		return nil, "", fmt.Errorf("reading the terminal's number: %w", err)
 	}
 	path := fmt.Sprintf("/dev/pts/%d", number)
 	slave, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -61,10 +61,10 @@ func (terminal *Terminal) settle(uid int, size Size, modes []byte) error {
 	fd := int(terminal.Slave.Fd())
 	if os.Geteuid() == 0 {
 		if err := unix.Fchown(fd, uid, -1); err != nil {
-			return fmt.Errorf("giving the terminal away: %w", err)
+			return fmt.Errorf("changing the terminal's owner: %w", err)
 		}
 		if err := unix.Fchmod(fd, 0o620); err != nil {
-			return fmt.Errorf("closing the terminal to others: %w", err)
+			return fmt.Errorf("changing the terminal's mode: %w", err)
 		}
 	}
 	attributes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -78,7 +78,7 @@ func (terminal *Terminal) settle(uid int, size Size, modes []byte) error {
 	return Resize(terminal.Master, size)
 }
 
-// Resize changes the size; the kernel tells the foreground processes (SIGWINCH).
+// Resize changes the size; the kernel signals the foreground processes (SIGWINCH).
 func Resize(master *os.File, size Size) error {
 	return control(master, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{
@@ -87,7 +87,7 @@ func Resize(master *os.File, size Size) error {
 	})
 }
 
-// Columns is how wide the terminal is; 0 when that is not known.
+// Columns is the width of the terminal; 0 if unknown.
 func Columns(master *os.File) int {
 	columns := 0
 	_ = control(master, func(fd int) error {
@@ -100,14 +100,14 @@ func Columns(master *os.File) int {
 	return columns
 }
 
-// Redraw has the foreground programs draw themselves anew, as after a change of size.
+// Redraw makes the foreground programs redraw, as after a change of size.
 func Redraw(master *os.File) {
 	if group := Foreground(master); group > 0 {
 		_ = unix.Kill(-group, unix.SIGWINCH)
 	}
 }
 
-// Foreground is the process group that has the terminal's keyboard; 0 when there is none.
+// Foreground is the foreground process group of the terminal; 0 if there is none.
 func Foreground(master *os.File) int {
 	group := 0
 	_ = control(master, func(fd int) (err error) {
@@ -117,12 +117,12 @@ func Foreground(master *os.File) int {
 	return group
 }
 
-// Break is what the client's break key means.
+// Break sends a break, for the client's break key.
 func Break(master *os.File) error {
 	return control(master, func(fd int) error { return unix.IoctlSetInt(fd, unix.TCSBRK, 0) })
 }
 
-// control keeps the file in the hands of Go's poller, which Fd() would not.
+// control keeps the file in Go's poller; Fd() would remove it.
 func control(file *os.File, work func(fd int) error) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -139,11 +139,11 @@ func clamp(extent uint32) uint16 { return uint16(min(extent, 0xFFFF)) }
 
 const (
 	endOfModes       = 0
-	firstUnknownMode = 160 // from here on their length is not known either
-	switchedOff      = 255 // how RFC 4254 says that a control character means nothing
+	firstUnknownMode = 160 // modes from here on have unknown length
+	switchedOff      = 255 // RFC 4254: the control character is disabled
 )
 
-// applyModes changes the attributes as far as the client says anything and this system knows it.
+// applyModes sets the attributes that the client sends and this system knows.
 func applyModes(attributes *unix.Termios, modes []byte) {
 	for len(modes) >= 5 && modes[0] != endOfModes && modes[0] < firstUnknownMode {
 		applyMode(attributes, modes[0], binary.BigEndian.Uint32(modes[1:]))
@@ -184,7 +184,7 @@ func output(bit uint32) flag {
 }
 func line(bit uint32) flag { return flag{func(t *unix.Termios) *uint32 { return &t.Cflag }, bit} }
 
-// The character size is left as it is: eight bits, on every terminal of today.
+// The character size stays: eight bits on every terminal today.
 var flags = map[byte]flag{
 	30: input(unix.IGNPAR), 31: input(unix.PARMRK), 32: input(unix.INPCK), 33: input(unix.ISTRIP),
 	34: input(unix.INLCR), 35: input(unix.IGNCR), 36: input(unix.ICRNL), 37: input(unix.IUCLC),

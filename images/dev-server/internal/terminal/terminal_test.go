@@ -14,9 +14,9 @@ func TestModesAreTakenOverAsFarAsTheyAreKnown(t *testing.T) {
 		1, 0, 0, 0, 255, // no interrupt
 		36, 0, 0, 0, 0, // -icrnl
 		51, 0, 0, 0, 1, // icanon
-		128, 0, 0, 150, 0, // a speed: not taken over
-		77, 0, 0, 0, 1, // nobody knows this one
-		0, 53, 0, 0, 0, 0, // the end; what follows counts no more
+		128, 0, 0, 150, 0, // a speed: ignored
+		77, 0, 0, 0, 1, // unknown
+		0, 53, 0, 0, 0, 0, // the end; the rest is ignored
 	})
 	if attributes.Cc[unix.VERASE] != 8 || attributes.Cc[unix.VINTR] != 0 {
 		t.Error(attributes.Cc)

@@ -110,7 +110,7 @@ def test_only_the_control_plane_can_tell(container: DevServer) -> None:
     """In the container that is root: a person without sudo cannot pretend to be it."""
     result = container.ssh(f"echo hello | /gpudev/bin/gpudev-devserver tell --port {container.port}")
     assert result.returncode == 1
-    assert b"did not take the message" in result.stderr
+    assert b"did not accept the message" in result.stderr
 
 
 def test_telling_where_nobody_listens_or_nothing_at_all_is_an_error(server: DevServer) -> None:

@@ -14,8 +14,8 @@ const (
 	killedAreGone  = 2 * time.Second
 )
 
-// EndAll ends every process that descends from us: sessions are hung up on, what was left in the background is asked
-// to end, and whatever is still there after the grace is killed. Returns when nobody is left.
+// EndAll ends all descendants: SIGHUP for sessions, SIGTERM for background processes, SIGKILL after the grace period. It
+// returns when none is left.
 func (children *Children) EndAll(grace time.Duration) {
 	children.ask()
 	if !children.waitUntilNone(grace) {
@@ -39,11 +39,11 @@ func (children *Children) ask() {
 	}
 	for pid, kin := range family {
 		if _, leads := leaders[kin.group]; leads {
-			continue // its group has been told
+			continue // its group has been signalled
 		}
 		number := unix.SIGTERM
 		if leaders[kin.session] {
-			number = unix.SIGHUP // a job of a shell on a terminal: what a lost terminal tells it
+			number = unix.SIGHUP // a job of a shell on a terminal, as when the terminal is lost
 		}
 		_ = unix.Kill(pid, number)
 		_ = unix.Kill(pid, unix.SIGCONT)
@@ -67,8 +67,7 @@ func (children *Children) waitUntilNone(atMost time.Duration) bool {
 	}
 }
 
-// haveChildren asks the kernel without waiting for anybody. Whoever loses a parent becomes our child, so that no
-// child means no descendant.
+// haveChildren checks without waiting. Orphans become our children, so no child means no descendant.
 func haveChildren() bool {
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err != unix.ECHILD
@@ -76,9 +75,9 @@ func haveChildren() bool {
 
 type kinship struct{ parent, group, session int }
 
-// descendants reads the process table. Without one (no /proc) only what we started is known.
+// descendants reads the process table. Without /proc only our own children are known.
 func descendants() map[int]kinship {
-	everybody := map[int]kinship{}
+	processes := map[int]kinship{}
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
@@ -87,22 +86,22 @@ func descendants() map[int]kinship {
 		}
 		if stat, err := os.ReadFile("/proc/" + entry.Name() + "/stat"); err == nil {
 			if kin, ok := parseStat(stat); ok {
-				everybody[pid] = kin
+				processes[pid] = kin
 			}
 		}
 	}
 	family := map[int]kinship{}
-	for pid, kin := range everybody {
-		if descendsFrom(os.Getpid(), pid, everybody) {
+	for pid, kin := range processes {
+		if descendsFrom(os.Getpid(), pid, processes) {
 			family[pid] = kin
 		}
 	}
 	return family
 }
 
-func descendsFrom(ancestor, pid int, everybody map[int]kinship) bool {
-	for range len(everybody) { // the table is not read in one moment: a circle is possible
-		kin, known := everybody[pid]
+func descendsFrom(ancestor, pid int, processes map[int]kinship) bool {
+	for range len(processes) { // the table is not a consistent snapshot: a cycle is possible
+		kin, known := processes[pid]
 		if !known || pid == ancestor {
 			return false
 		}
@@ -114,7 +113,7 @@ func descendsFrom(ancestor, pid int, everybody map[int]kinship) bool {
 	return false
 }
 
-// parseStat reads parent, group and session from /proc/PID/stat. The name before them may hold anything, also ")".
+// parseStat reads parent, group and session from /proc/PID/stat. The name before them can contain anything, even ")".
 func parseStat(stat []byte) (kinship, bool) {
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 4 {

@@ -1,6 +1,6 @@
-// Package runend sees when the command has ended for which a dev server was reserved. It remembers nothing: what was begun
-// and how it ended is in the home, written there by whoever began it. What follows from it is decided elsewhere.
-package runend
+// Package commandexit detects the exit of the detached command of a dev server. It keeps no state: the command and its exit
+// are in files of the home, written by the program that started it. What follows is decided elsewhere.
+package commandexit
 
 import (
 	"bytes"
@@ -22,28 +22,28 @@ const (
 	outputIn  = "output"
 	processIn = "pid"
 	exitIn    = "exit"
-	// endsIn names the reservation that ends with the command: a home may be a disk that has seen others.
+	// endsIn names the reservation that ends with the command: a disk may have files of earlier reservations.
 	endsIn = "ends"
 
-	lookEvery = time.Second
-	// lingers is for whoever follows the output: they can read the last of it, and the exit code.
+	checkEvery = time.Second
+	// lingers is the time for clients to read the last output and the exit code.
 	lingers = 3 * time.Second
 	short   = 256
 	tail    = 16 * 1024
 )
 
-// Watch looks at one home, with the rights of its owner.
+// Watch examines one home, with its owner's permissions.
 type Watch struct {
 	Home          string
 	ReservationID string
 	Identity      process.Identity
 }
 
-// Wait until it has ended, and for a moment more.
+// Wait returns some seconds after the exit.
 func (watch Watch) Wait() Report {
 	var over time.Time
-	for ; ; time.Sleep(lookEvery) {
-		report, isOver := watch.Look()
+	for ; ; time.Sleep(checkEvery) {
+		report, isOver := watch.Check()
 		switch {
 		case !isOver:
 			over = time.Time{}
@@ -55,23 +55,23 @@ func (watch Watch) Wait() Report {
 	}
 }
 
-// Look tells whether it has ended, and how.
-func (watch Watch) Look() (Report, bool) {
+// Check returns whether the command has exited, and how.
+func (watch Watch) Check() (Report, bool) {
 	var report Report
 	var isOver bool
 	err := watch.Identity.Do(func() error {
-		report, isOver = watch.look()
+		report, isOver = watch.check()
 		return nil
 	})
 	return report, isOver && err == nil
 }
 
-func (watch Watch) look() (Report, bool) {
+func (watch Watch) check() (Report, bool) {
 	if watch.ReservationID == "" || string(bytes.TrimSpace(watch.read(endsIn, short))) != watch.ReservationID {
-		return Report{}, false // none was begun, another reservation's on this disk, or one that keeps it
+		return Report{}, false // no command, another reservation's, or one that keeps its reservation
 	}
 	isRunning := isOurs(watch.read(processIn, short))
-	exit := bytes.TrimSpace(watch.read(exitIn, short)) // after that: one that ends meanwhile has written it by now
+	exit := bytes.TrimSpace(watch.read(exitIn, short)) // read after the pid: a command that exits in between has written it by now
 	if len(exit) == 0 && isRunning {
 		return Report{}, false
 	}
@@ -83,7 +83,7 @@ func (watch Watch) look() (Report, bool) {
 	return report, true
 }
 
-// read the end of a file; nothing where there is none, or something that is no file.
+// read returns the end of a file; nothing if it is missing or not a regular file.
 func (watch Watch) read(name string, most int64) []byte {
 	path := filepath.Join(watch.Home, folder, name)
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -103,7 +103,7 @@ func (watch Watch) read(name string, most int64) []byte {
 	return text[:count]
 }
 
-// isOurs: of a dev server's earlier life a number may be left that somebody else has by now.
+// isOurs: a pid from before a restart may belong to another process by now.
 func isOurs(pid []byte) bool {
 	number, err := strconv.ParseUint(string(bytes.TrimSpace(pid)), 10, 31)
 	if err != nil {

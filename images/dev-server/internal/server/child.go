@@ -17,7 +17,7 @@ import (
 	"gpudev/devserver/internal/terminal"
 )
 
-// start runs what was asked for; it returns at once.
+// start runs the requested command; it returns at once.
 func (s *session) start() {
 	var err error
 	if s.terminal != nil {
@@ -25,7 +25,7 @@ func (s *session) start() {
 	} else {
 		err = s.startOnPipes()
 	}
-	if err != nil { // no process or descriptor to be had: the person's own limits, or an image without a shell
+	if err != nil { // out of processes or descriptors (the user's limits), or an image without a shell
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
 			err = errno
@@ -49,28 +49,28 @@ func (s *session) startOnTerminal() error {
 	}
 	s.child = child
 	pump := &terminalPump{master: opened.Master, ended: make(chan struct{})}
-	told := s.connection.server.board.Attach()
+	texts := s.connection.server.board.Attach()
 	go func() { _, _ = copyAll(opened.Master, s.channel) }()
 	go pump.run(lockedWriter{s.channel, &s.writing})
-	go s.show(told)
+	go s.show(texts)
 	go func() {
 		select {
 		case <-child.Done:
 			pump.finish()
 		case <-s.lost:
 		}
-		s.connection.server.board.Detach(told)
-		_ = opened.Master.Close() // whoever is still on the terminal is hung up on
+		s.connection.server.board.Detach(texts)
+		_ = opened.Master.Close() // hangs up on processes still using the terminal
 		<-child.Done
 		s.exit(child.Status)
 	}()
 	return nil
 }
 
-// show writes messages to the client only: for the program on the terminal nothing has happened, but that it is asked to
-// draw itself anew (a full screen would be off by a line).
-func (s *session) show(told <-chan string) {
-	for text := range told {
+// show writes messages to the client only. The program on the terminal is only asked to redraw, because a full screen would
+// be off by a line.
+func (s *session) show(texts <-chan string) {
+	for text := range texts {
 		shown := messages.Above(text, s.term, terminal.Columns(s.terminal.Master))
 		s.writing.Lock()
 		_, _ = s.channel.Write(shown)
@@ -108,7 +108,7 @@ func (s *session) startOnPipes() error {
 	go func() {
 		_, _ = copyAll(ours[0], s.channel)
 		_ = ours[0].Close()
-		_, _ = copyAll(io.Discard, s.channel) // what will never be read is dropped, as a pipe does
+		_, _ = copyAll(io.Discard, s.channel) // drop unread input, as a pipe does
 	}()
 	var reading sync.WaitGroup
 	for i, to := range map[int]io.Writer{1: s.channel, 2: s.channel.Stderr()} {
@@ -121,7 +121,7 @@ func (s *session) startOnPipes() error {
 	return nil
 }
 
-// pipe makes one whose one end, ours, never blocks a thread; the other blocks, as every program expects.
+// pipe creates a pipe whose own end never blocks a thread; the other end blocks, as programs expect.
 func pipe(weWrite bool) (reader, writer *os.File, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -137,8 +137,8 @@ func pipe(weWrite bool) (reader, writer *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
 }
 
-// finishOnPipes: a child whose client has gone may go on, as long as it neither reads nor writes. Only sftp has nothing
-// left to do, and may be stuck in a file where it would never notice.
+// finishOnPipes: a child may outlive its client as long as it neither reads nor writes. Only sftp is killed: it has nothing
+// left to do, and may be blocked on a file without noticing.
 func (s *session) finishOnPipes(ours []*os.File, reading *sync.WaitGroup) {
 	read := make(chan struct{})
 	go func() {
@@ -160,7 +160,7 @@ func (s *session) finishOnPipes(ours []*os.File, reading *sync.WaitGroup) {
 	s.exit(s.child.Status)
 }
 
-// launch starts the child in a session of its own, as the person, with nothing of ours but its three descriptors.
+// launch starts the child in its own session, as the user, with only its three descriptors.
 func (s *session) launch(files []*os.File) (*process.Child, error) {
 	config := s.config()
 	shell := config.Shell()
@@ -180,7 +180,7 @@ func (s *session) launch(files []*os.File) (*process.Child, error) {
 		}
 	}
 	child, err := s.connection.server.children.Start(program, argv, attributes, s.terminal != nil)
-	if err != nil && isAboutAPath(err) { // most likely the home: gone, or closed to its owner
+	if err != nil && isAboutAPath(err) { // most likely the home is missing or closed to its owner
 		attributes.Dir = "/"
 		child, err = s.connection.server.children.Start(program, argv, attributes, s.terminal != nil)
 	}
@@ -203,7 +203,7 @@ func (s *session) program(shell string) (string, []string) {
 	}
 }
 
-// ourselves can be run by a child that may not even see the folder we lie in.
+// ourselves is a path that a child can run even if it cannot see our folder.
 const ourselves = "/proc/self/exe"
 
 type lockedWriter struct {

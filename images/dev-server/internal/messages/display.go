@@ -6,8 +6,7 @@ import (
 	"unicode"
 )
 
-// OnNewLines is how a terminal shows a text before anything else is on it: on lines of its own, with nothing in it that
-// a terminal would obey.
+// OnNewLines formats a text for an empty terminal: on separate lines, without control characters.
 func OnNewLines(text string) []byte {
 	var shown strings.Builder
 	for _, line := range cleanLines(text) {
@@ -19,8 +18,8 @@ func OnNewLines(text string) []byte {
 	return []byte(shown.String() + "\r\n")
 }
 
-// Above is how a terminal in use shows a text: lines are inserted above the one with the cursor, so that what somebody
-// is typing or a program is drawing there stays, and so do cursor and colours. Terminals that cannot do so get new lines.
+// Above formats a text for a terminal in use: it inserts lines above the cursor, so that input, drawings, cursor and colours
+// stay. Terminals that cannot do so get new lines.
 func Above(text, term string, columns int) []byte {
 	if term == "" || term == "dumb" || columns < 1 {
 		return OnNewLines(text)
@@ -33,7 +32,7 @@ func Above(text, term string, columns int) []byte {
 	if count == 0 {
 		return nil
 	}
-	// Make room below (at the bottom of the screen it scrolls), go back up, remember, insert, write, and return.
+	// Make room below (scrolls at the bottom of the screen), go back up, save, insert, write, restore.
 	return fmt.Appendf(nil, "%s\x1b[%dA\x1b7\r\x1b[%dL\x1b[0m%s\x1b8\x1b[%dB",
 		strings.Repeat("\n", count), count, count, strings.Join(rows, "\r\n"), count)
 }
@@ -58,7 +57,7 @@ func printable(letter rune) rune {
 	return ' '
 }
 
-// folded cuts a line into rows of a screen.
+// folded splits a line into screen rows.
 func folded(line string, columns int) []string {
 	var rows []string
 	var row strings.Builder
@@ -79,5 +78,5 @@ func folded(line string, columns int) []string {
 	return append(rows, row.String())
 }
 
-// firstWide: from here on many letters take two columns. Taking all of them for wide folds too early, never too late.
+// firstWide: many characters from here on take two columns. Treating all of them as wide folds too early, never too late.
 const firstWide = 0x1100

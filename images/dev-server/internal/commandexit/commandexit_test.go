@@ -1,4 +1,4 @@
-package runend
+package commandexit
 
 import (
 	"encoding/json"
@@ -28,31 +28,31 @@ func begun(t *testing.T, files map[string]string) Watch {
 
 func TestItIsOverOnlyForTheReservationThatEndsWithIt(t *testing.T) {
 	over := map[string]string{endsIn: reservation, exitIn: "3\n", processIn: "1\n", outputIn: "one\ntwo\n"}
-	report, isOver := begun(t, over).Look()
+	report, isOver := begun(t, over).Check()
 	if !isOver || report.ExitCode == nil || *report.ExitCode != 3 || report.Last != "one\ntwo" {
 		t.Error(report, isOver)
 	}
 	for _, ends := range []string{"", "another", reservation + "0"} {
 		over[endsIn] = ends
-		if report, isOver := begun(t, over).Look(); isOver {
+		if report, isOver := begun(t, over).Check(); isOver {
 			t.Error(ends, report)
 		}
 	}
 	watch := begun(t, map[string]string{endsIn: "", exitIn: "0"})
 	watch.ReservationID = ""
-	if report, isOver := watch.Look(); isOver {
+	if report, isOver := watch.Check(); isOver {
 		t.Error(report)
 	}
 }
 
 func TestOneWhoseNumberSomebodyElseHasWasEndedFromOutside(t *testing.T) {
 	files := map[string]string{endsIn: reservation, processIn: "1\n", outputIn: "up\n"}
-	if report, isOver := begun(t, files).Look(); !isOver || report.ExitCode != nil || report.Last != "up" {
+	if report, isOver := begun(t, files).Check(); !isOver || report.ExitCode != nil || report.Last != "up" {
 		t.Error(report, isOver)
 	}
 	for _, exit := range []string{"300", "-1", "x"} {
 		files[exitIn] = exit
-		if report, isOver := begun(t, files).Look(); !isOver || report.ExitCode != nil {
+		if report, isOver := begun(t, files).Check(); !isOver || report.ExitCode != nil {
 			t.Error(exit, report, isOver)
 		}
 	}
@@ -63,7 +63,7 @@ func TestWhatIsNoFileIsNotRead(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(watch.Home, folder, outputIn)); err != nil {
 		t.Fatal(err)
 	}
-	if report, isOver := watch.Look(); !isOver || report.Last != "" {
+	if report, isOver := watch.Check(); !isOver || report.Last != "" {
 		t.Error(report, isOver)
 	}
 }
@@ -75,8 +75,8 @@ func TestTheLastLinesAreThoseATerminalWouldShow(t *testing.T) {
 		strings.Repeat("x\n", 100):         strings.TrimSpace(strings.Repeat("x\n", mostLines)),
 		strings.Repeat("y", 2*longestLine): strings.Repeat("y", longestLine),
 	} {
-		if told := lastLines([]byte(written)); told != shown {
-			t.Errorf("%q: %q", written, told)
+		if last := lastLines([]byte(written)); last != shown {
+			t.Errorf("%q: %q", written, last)
 		}
 	}
 }
@@ -84,18 +84,18 @@ func TestTheLastLinesAreThoseATerminalWouldShow(t *testing.T) {
 func TestWhatIsToldFitsWhereItIsWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	report := Report{Last: lastLines([]byte(strings.Repeat(strings.Repeat(`"\`, 150)+"\n", 100)))}
-	if report.Tell(path) == nil {
+	if report.Write(path) == nil {
 		t.Error("it must be there already")
 	}
 	if err := os.WriteFile(path, []byte(strings.Repeat("old", 5000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := report.Tell(path); err != nil {
+	if err := report.Write(path); err != nil {
 		t.Fatal(err)
 	}
 	text, _ := os.ReadFile(path)
-	var told Report
-	if err := json.Unmarshal(text, &told); err != nil || told.Last != report.Last || len(text) > 4096 {
+	var read Report
+	if err := json.Unmarshal(text, &read); err != nil || read.Last != report.Last || len(text) > 4096 {
 		t.Error(err, len(text))
 	}
 }

@@ -1,7 +1,7 @@
-// Package settling carries out the owner's own set-up of a dev server, once, when it is ready: dotfiles, then a start-up
-// script. It is a process of its own with the person's rights (the command `settle`), watched by the server: nobody waits
-// for it and nothing fails with it. All of it is data: it reaches programs as arguments, files and variables.
-package settling
+// Package personalization runs the owner's dotfiles and start-up script once, when the dev server is ready. It is a separate
+// process with the user's permissions (the command `settle`), watched by the server: nothing waits for it, and its failure
+// ends nothing. Its input is data: it reaches programs as arguments, files and variables.
+package personalization
 
 import (
 	"context"
@@ -28,55 +28,55 @@ const (
 )
 
 var (
-	// The first of these that there is.
+	// The first of these that exists is run.
 	installers = []string{
 		"install.sh", "install", "bootstrap.sh", "bootstrap", "setup.sh", "setup",
 		"script/install", "script/bootstrap", "script/setup",
 	}
-	// Nobody is there to be asked. What the person has set is stronger.
+	// There is no terminal for prompts. The user's own variables override these.
 	forGit = []string{
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true", "SSH_ASKPASS=true", "GIT_ALLOW_PROTOCOL=https:ssh",
 		"GIT_SSH_COMMAND=ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new",
 	}
 )
 
-// Wish is what the owner brings. Empty: nothing of the kind.
-type Wish struct {
+// Options is the owner's personalization. Empty: none.
+type Options struct {
 	Dotfiles string `json:"dotfiles"`
 	Script   string `json:"startup_script"`
 }
 
-// IsEmpty says whether there is anything to do.
-func (wish Wish) IsEmpty() bool { return wish.Dotfiles == "" && wish.Script == "" }
+// IsEmpty returns whether there is nothing to do.
+func (options Options) IsEmpty() bool { return options.Dotfiles == "" && options.Script == "" }
 
-// Report is how far it is, in words that hold nothing of what the owner brings.
+// Report is the progress, without any of the owner's data.
 type Report struct {
 	Words string `json:"words"`
 	Final bool   `json:"final"`
 }
 
-// Run does all of it, as whoever this process is, in the environment it has. tell hears how far it is.
-func Run(wish Wish, home string, tell func(Report)) {
+// Run does everything as the current user, in the current environment, and passes its progress to report.
+func Run(options Options, home string, report func(Report)) {
 	log, err := openLog(home)
-	if err != nil { // a full disk, or a home that is closed to its owner
-		tell(Report{fmt.Sprintf("nothing was set up: the home cannot be written to (%v)", reason(err)), true})
+	if err != nil { // a full disk, or a home that its owner cannot access
+		report(Report{fmt.Sprintf("nothing was set up: the home cannot be written to (%v)", reason(err)), true})
 		return
 	}
 	defer log.Close()
 	run := runner{home: home, log: log}
-	var said []string
-	if wish.Dotfiles != "" {
-		said = run.installDotfiles(wish.Dotfiles)
+	var outcomes []string
+	if options.Dotfiles != "" {
+		outcomes = run.installDotfiles(options.Dotfiles)
 	}
-	if wish.Script != "" {
-		tell(Report{strings.Join(append(said, "start-up script: running"), "; "), false})
-		said = append(said, run.runScript(wish.Script))
+	if options.Script != "" {
+		report(Report{strings.Join(append(outcomes, "start-up script: running"), "; "), false})
+		outcomes = append(outcomes, run.runScript(options.Script))
 	}
-	words := strings.Join(said, "; ")
+	words := strings.Join(outcomes, "; ")
 	if run.failed {
 		words += fmt.Sprintf(" (~/%s has more)", logFile)
 	}
-	tell(Report{words, true})
+	report(Report{words, true})
 }
 
 type runner struct {
@@ -88,38 +88,38 @@ type runner struct {
 func (run *runner) installDotfiles(url string) []string {
 	git, err := exec.LookPath("git")
 	if err != nil {
-		return []string{run.said("dotfiles", "there is no git here")}
+		return []string{run.outcome("dotfiles", "there is no git here")}
 	}
 	folder := filepath.Join(run.home, dotfiles)
-	var told string
+	var outcome string
 	if _, err := os.Lstat(folder); errors.Is(err, os.ErrNotExist) {
 		if end := run.clone(git, url, folder); end != "" {
-			return []string{run.said("dotfiles", "git clone "+end)}
+			return []string{run.outcome("dotfiles", "git clone "+end)}
 		}
-		told = "dotfiles: cloned"
+		outcome = "dotfiles: cloned"
 	} else if origin(git, folder) != url {
-		return []string{run.said("dotfiles", "~/"+dotfiles+" is not a clone of this repository; it stays as it is")}
+		return []string{run.outcome("dotfiles", "~/"+dotfiles+" is not a clone of this repository; it stays as it is")}
 	} else if end := run.execute(cloneWithin, run.home, forGit, git, "-C", folder, "pull", "--ff-only"); end != "" {
-		return []string{run.said("dotfiles", "git pull "+end)}
+		return []string{run.outcome("dotfiles", "git pull "+end)}
 	} else {
-		told = "dotfiles: up to date"
+		outcome = "dotfiles: up to date"
 	}
 	for _, name := range installers {
 		path := filepath.Join(folder, name)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-			return []string{told, run.said(name, run.execute(installWithin, folder, nil, program(path)...))}
+			return []string{outcome, run.outcome(name, run.execute(installWithin, folder, nil, program(path)...))}
 		}
 	}
-	return []string{told}
+	return []string{outcome}
 }
 
-// clone works beside and moves: half a clone would be taken for a whole one the next time.
+// clone uses a draft folder and renames it: the next start would take an incomplete clone for a complete one.
 func (run *runner) clone(git, url, folder string) string {
 	draft := folder + "." + randomName()
 	end := run.execute(cloneWithin, run.home, forGit, git, "clone", "--quiet", "--recurse-submodules", "--", url, draft)
 	if end == "" {
 		if err := os.Rename(draft, folder); err != nil {
-			end = fmt.Sprintf("could not be put in its place (%v)", reason(err))
+			end = fmt.Sprintf("could not be moved into place (%v)", reason(err))
 		}
 	}
 	if end != "" {
@@ -131,14 +131,14 @@ func (run *runner) clone(git, url, folder string) string {
 func origin(git, folder string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), cloneWithin)
 	defer cancel()
-	said, err := exec.CommandContext(ctx, git, "-C", folder, "config", "--local", "--get", "remote.origin.url").Output()
+	output, err := exec.CommandContext(ctx, git, "-C", folder, "config", "--local", "--get", "remote.origin.url").Output()
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(said))
+	return strings.TrimSpace(string(output))
 }
 
-// runScript runs it from a file of its own, which only its user may read and which is gone afterwards.
+// runScript runs it from a temporary file that only the user can read.
 func (run *runner) runScript(text string) string {
 	folder := os.Getenv("XDG_RUNTIME_DIR")
 	if folder == "" {
@@ -152,13 +152,13 @@ func (run *runner) runScript(text string) string {
 		err = errors.Join(err, file.Close())
 	}
 	if err != nil {
-		return run.said("start-up script", fmt.Sprintf("it could not be written (%v)", reason(err)))
+		return run.outcome("start-up script", fmt.Sprintf("it could not be written (%v)", reason(err)))
 	}
-	return run.said("start-up script", run.execute(scriptWithin, run.home, nil, program(path)...))
+	return run.outcome("start-up script", run.execute(scriptWithin, run.home, nil, program(path)...))
 }
 
-// said is one part of what became of it; an empty end is a good one.
-func (run *runner) said(what, end string) string {
+// outcome formats one outcome; an empty end means success.
+func (run *runner) outcome(what, end string) string {
 	if end == "" {
 		return what + ": done"
 	}
@@ -166,7 +166,7 @@ func (run *runner) said(what, end string) string {
 	return what + ": " + end
 }
 
-// program: a file that says what it wants to be run by is run so; any other is a shell's.
+// program returns how to run a file: directly if it has a #! line, otherwise with the shell.
 func program(path string) []string {
 	begins := make([]byte, 2)
 	if file, err := os.Open(path); err == nil {
@@ -183,7 +183,7 @@ func program(path string) []string {
 	return []string{shell, path}
 }
 
-// execute says how it ended where it did not end well. What it leaves in the background goes on.
+// execute returns how a program failed; empty for success. Its background processes continue.
 func (run *runner) execute(within time.Duration, folder string, variables []string, argv ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -219,7 +219,7 @@ func openLog(home string) (*os.File, error) {
 	return os.OpenFile(path, flags, 0o600)
 }
 
-// reason without the path it is about.
+// reason returns the error without its path.
 func reason(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

@@ -1,4 +1,4 @@
-package interior
+package addons
 
 import (
 	"encoding/json"
@@ -7,18 +7,18 @@ import (
 
 func TestAWishThatDoesNotSayWhoMayLogInIsNone(t *testing.T) {
 	for _, text := range []string{`{}`, `null`, `{"jupyter": null}`, `{"authorized_keys": null}`, `[]`} {
-		var wish Wish
-		if err := json.Unmarshal([]byte(text), &wish); err == nil {
-			t.Errorf("%s was taken for %v", text, wish)
+		var options Options
+		if err := json.Unmarshal([]byte(text), &options); err == nil {
+			t.Errorf("%s was taken for %v", text, options)
 		}
 	}
 }
 
 func TestAWishSaysEverything(t *testing.T) {
 	for text, keys := range map[string]string{`{"authorized_keys": ""}`: "", `{"authorized_keys": "a\n", "jupyter": null}`: "a\n"} {
-		var wish Wish
-		if err := json.Unmarshal([]byte(text), &wish); err != nil || wish.AuthorizedKeys != keys || wish.Jupyter != nil {
-			t.Error(wish, err)
+		var options Options
+		if err := json.Unmarshal([]byte(text), &options); err != nil || options.AuthorizedKeys != keys || options.Jupyter != nil {
+			t.Error(options, err)
 		}
 	}
 }

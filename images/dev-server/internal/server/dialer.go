@@ -11,7 +11,7 @@ import (
 // errClosed rejects forwarding to closed addresses, such as cloud metadata, for every user.
 var errClosed = errors.New("forwarding to this address is not allowed")
 
-// closedNetworks are where clouds tell a machine its secrets, also as networks that speak IPv6 alone write it.
+// closedNetworks are cloud metadata networks, also in their IPv6 translations.
 var closedNetworks = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"), // link-local: AWS, Google Cloud and most others
 	netip.MustParsePrefix("fe80::/10"),
@@ -21,10 +21,10 @@ var closedNetworks = []netip.Prefix{
 	netip.MustParsePrefix("2002:a9fe::/32"),      // 6to4
 }
 
-// newDialer connects where clients want to go (-L, -D, -W). What a name means is looked at when it is known and right
-// before it is used, so that it cannot mean one thing when asked and another when connected.
+// newDialer connects to forwarding targets (-L, -D, -W). The resolved address is checked right before connecting, so that a
+// name cannot resolve differently between check and use.
 func newDialer() *net.Dialer {
-	cluster, _ := netip.ParseAddr(os.Getenv("KUBERNETES_SERVICE_HOST")) // not valid where there is none
+	cluster, _ := netip.ParseAddr(os.Getenv("KUBERNETES_SERVICE_HOST")) // invalid outside Kubernetes
 	return &net.Dialer{
 		Timeout: connectTime,
 		Control: func(_, address string, _ syscall.RawConn) error {

@@ -16,41 +16,41 @@ import (
 )
 
 const (
-	// jupyterLogin: under this name the control plane comes, with a key for Jupyter alone.
+	// jupyterLogin is the username of the control plane, whose key opens only Jupyter.
 	jupyterLogin = "jupyter"
 	jupyterLog   = ".cache/gpu-dev/jupyter.log"
 )
 
-// visitor is who has logged in, and what for.
-type visitor struct {
+// client is an authenticated client and its permissions.
+type client struct {
 	rights rights
 	key    ssh.PublicKey
-	// isMember: another member of the gang, who is on no list.
+	// isMember: another member of the gang, which is not in authorized_keys.
 	isMember bool
-	// isForJupyter: led to Jupyter, wherever it says that it wants to go.
+	// isForJupyter: every channel is connected to Jupyter, whatever target it names.
 	isForJupyter bool
 }
 
-type visitorKey struct{}
+type clientKey struct{}
 
-// SetKeys replaces the list of those who may log in, whatever the file says from now on, and sends away those who are
-// on it no longer.
+// SetKeys replaces the authorized keys, instead of the file from now on, and disconnects clients whose key is not
+// among them.
 func (server *Server) SetKeys(lines []byte) {
 	server.mutex.Lock()
 	server.keyLines = &lines
-	var unwelcome []*connection
+	var removed []*connection
 	for connection := range server.connections {
-		who := connection.visitor
+		who := connection.client
 		if who.isMember || who.isForJupyter {
 			continue
 		}
 		if _, known := findKey(lines, who.key, time.Now()); !known {
-			unwelcome = append(unwelcome, connection)
+			removed = append(removed, connection)
 		}
 	}
 	server.mutex.Unlock()
-	for _, connection := range unwelcome {
-		server.log.Info("connection.sent_away", "from", connection.socket.RemoteAddr().String())
+	for _, connection := range removed {
+		server.log.Info("connection.closed", "from", connection.socket.RemoteAddr().String())
 		_ = connection.ssh.Close()
 	}
 }
@@ -64,17 +64,17 @@ func (server *Server) keys() []byte {
 	return readKeys(server.config.AuthorizedKeysPath)
 }
 
-func (server *Server) judgeForJupyter(offered ssh.PublicKey) (visitor, bool) {
+func (server *Server) authenticateForJupyter(offered ssh.PublicKey) (client, bool) {
 	wanted, _, _, _, err := ssh.ParseAuthorizedKey([]byte(server.jupyter.PublicKey()))
 	if err != nil || !bytes.Equal(wanted.Marshal(), offered.Marshal()) {
-		return visitor{}, false
+		return client{}, false
 	}
-	return visitor{key: offered, isForJupyter: true}, true
+	return client{key: offered, isForJupyter: true}, true
 }
 
 func (c *connection) openToJupyter(channel ssh.NewChannel) {
 	if channel.ChannelType() != "direct-tcpip" {
-		_ = channel.Reject(ssh.Prohibited, "there is nothing here but Jupyter")
+		_ = channel.Reject(ssh.Prohibited, "this login can only reach Jupyter")
 		return
 	}
 	port := c.server.jupyter.Port()
@@ -86,12 +86,12 @@ func (c *connection) openToJupyter(channel ssh.NewChannel) {
 	join(channel, target, err)
 }
 
-// Jupyter is kept by the server: it knows whom sessions run as, and with what.
-func (server *Server) Jupyter() *jupyter.Keeper { return server.jupyter }
+// Jupyter returns the supervisor of Jupyter, which needs the identity and environment of sessions.
+func (server *Server) Jupyter() *jupyter.Supervisor { return server.jupyter }
 
-func (server *Server) jupyterPlace() jupyter.Place {
-	return jupyter.Place{
-		Start:   server.startAsPerson,
+func (server *Server) jupyterHost() jupyter.Host {
+	return jupyter.Host{
+		Start:   server.startAsUser,
 		OpenLog: server.openJupyterLog,
 		LogName: "~/" + jupyterLog,
 		Home:    server.config.Home,
@@ -111,8 +111,8 @@ func (server *Server) openJupyterLog() (log *os.File, err error) {
 	return log, err
 }
 
-// startAsPerson runs a login shell's command with what every session has.
-func (server *Server) startAsPerson(
+// startAsUser runs a command in a login shell with the environment of a session.
+func (server *Server) startAsUser(
 	script string, arguments []string, variables map[string]string, output *os.File,
 ) (*process.Child, error) {
 	shell := server.config.Shell()

@@ -1,4 +1,4 @@
-package settling
+package personalization
 
 import (
 	"bufio"
@@ -18,18 +18,18 @@ const (
 	longestWords  = 1000
 )
 
-// Watch keeps what was last reported.
+// Watch holds the last report.
 type Watch struct {
 	mutex  sync.Mutex
 	report Report
 	ended  chan struct{}
 }
 
-// NewWatch has heard nothing yet.
+// NewWatch creates a watch without a report.
 func NewWatch() *Watch { return &Watch{ended: make(chan struct{})} }
 
-// Hear reads reports until there are no more. Whoever sends them has the person's rights: they are a stranger's text.
-func (watch *Watch) Hear(reports io.Reader) {
+// Read reads reports until the end. They are untrusted, because their sender has the user's permissions.
+func (watch *Watch) Read(reports io.Reader) {
 	lines := bufio.NewScanner(reports)
 	lines.Buffer(nil, longestReport)
 	for lines.Scan() {
@@ -41,7 +41,7 @@ func (watch *Watch) Hear(reports io.Reader) {
 	watch.End("")
 }
 
-// End says that nothing more will come; words, where something else is to be told than what was.
+// End marks the end of the reports; words replace the last report unless empty.
 func (watch *Watch) End(words string) {
 	watch.mutex.Lock()
 	defer watch.mutex.Unlock()
@@ -54,7 +54,7 @@ func (watch *Watch) End(words string) {
 	}
 }
 
-// Wait answers what was last reported: at the end, or after so long.
+// Wait returns the last report, at the end or after the given time.
 func (watch *Watch) Wait(within time.Duration) Report {
 	select {
 	case <-watch.ended:
@@ -85,7 +85,7 @@ func plain(words string) string {
 }
 
 var line = control.Line[float64, Report]{
-	Path: "/settling", Topic: "settling", Asked: "question", Longest: longestReport, Waits: seconds,
+	Path: "/personalization", Topic: "personalization", Asked: "question", Longest: longestReport, Waits: seconds,
 }
 
 // Listen answers `settled`.
@@ -93,7 +93,7 @@ func Listen(port int, watch *Watch, log *slog.Logger) error {
 	return line.Listen(port, func(within float64) Report { return watch.Wait(seconds(within)) }, log)
 }
 
-// Ask the server on this port how far it is: at the end, or after so long.
+// Ask asks the server on this port for the report, at the end or after the given time.
 func Ask(port int, within time.Duration) (Report, error) { return line.Ask(port, within.Seconds()) }
 
 func seconds(number float64) time.Duration { return time.Duration(number * float64(time.Second)) }

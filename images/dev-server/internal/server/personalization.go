@@ -6,23 +6,23 @@ import (
 	"os"
 	"syscall"
 
-	"gpudev/devserver/internal/settling"
+	"gpudev/devserver/internal/personalization"
 )
 
-// Settle has the owner's own set-up carried out, as the person and with what every session has. It returns at once.
-func (server *Server) Settle(wish settling.Wish, watch *settling.Watch) {
-	if wish.IsEmpty() {
+// Personalize starts the personalization as the user, with the environment of a session. It returns at once.
+func (server *Server) Personalize(options personalization.Options, watch *personalization.Watch) {
+	if options.IsEmpty() {
 		watch.End("")
 		return
 	}
-	if err := server.startSettling(wish, watch); err != nil {
-		server.log.Warn("settling.not_started", "error", err)
+	if err := server.startPersonalization(options, watch); err != nil {
+		server.log.Warn("personalization.not_started", "error", err)
 		watch.End(fmt.Sprintf("nothing was set up: no process could be started (%v)", err))
 	}
 }
 
-func (server *Server) startSettling(wish settling.Wish, watch *settling.Watch) error {
-	text, err := json.Marshal(wish)
+func (server *Server) startPersonalization(options personalization.Options, watch *personalization.Watch) error {
+	text, err := json.Marshal(options)
 	if err != nil {
 		return err
 	}
@@ -50,11 +50,11 @@ func (server *Server) startSettling(wish settling.Wish, watch *settling.Watch) e
 		return err
 	}
 	go func() {
-		_, _ = input.Write(text) // one that has ended already is heard of below
+		_, _ = input.Write(text) // a process that has ended already is detected below
 		_ = input.Close()
 	}()
 	go func() {
-		watch.Hear(output)
+		watch.Read(output)
 		_ = output.Close()
 	}()
 	return nil

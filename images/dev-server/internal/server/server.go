@@ -1,5 +1,5 @@
-// Package server is the SSH server: who may log in, and what a connection may ask for. Whom sessions run as, and what
-// the system around them looks like, it is told.
+// Package server is the SSH server: authentication, and the requests of a connection. Its configuration says as whom
+// sessions run.
 package server
 
 import (
@@ -21,32 +21,32 @@ import (
 )
 
 const (
-	// The client says when it stops reading (`ssh host yes | head -1`) only to servers of this name.
+	// Clients report that they stopped reading (`ssh host yes | head -1`) only to servers of this name.
 	version         = "SSH-2.0-OpenSSH_9.2 gpu-dev"
-	mostLoggingIn   = 500 // far more than a crowd that comes at once
-	mostKeysOffered = 30  // people's agents hold many
+	mostLoggingIn   = 500 // far more than log in at once
+	mostKeysOffered = 30  // users' agents hold many
 	keepalivesLost  = 10
 )
 
-// Config is what the server is told.
+// Config is the configuration of a server.
 type Config struct {
 	HostKey ssh.Signer
-	// AuthorizedKeysPath, EnvironmentPath, OwnVariablesPath and GreetingPath are read anew for every login or session.
+	// AuthorizedKeysPath, EnvironmentPath, OwnVariablesPath and GreetingPath are read at every login or session.
 	AuthorizedKeysPath string
 	EnvironmentPath    string
-	// OwnVariablesPath has the owner's, NAME=value records that end with a NUL; the system's are stronger.
+	// OwnVariablesPath has the owner's variables, NAME=value records that end with a NUL; the system's override them.
 	OwnVariablesPath string
 	GreetingPath     string
-	// MeshKey may log in, too: it is the other members' of a gang. Nil for one alone.
+	// MeshKey is the key of the other members of a gang, who may log in too. Nil without a gang.
 	MeshKey    ssh.PublicKey
 	Username   string
 	Home       string
 	RuntimeDir string
 	Identity   process.Identity
-	// Shell is asked at every login.
+	// Shell is called at every login.
 	Shell     func() string
 	LoginTime time.Duration
-	// Keepalive is after how long a silence the client is asked whether it is there; ten times in vain: gone.
+	// Keepalive is the silence after which the client gets a keepalive request; after ten unanswered ones it is gone.
 	Keepalive time.Duration
 }
 
@@ -61,19 +61,19 @@ type Server struct {
 	waiting     []net.Conn // not logged in yet, oldest first
 	connections map[*connection]struct{}
 	keyLines    *[]byte // nil: those of the file
-	jupyter     *jupyter.Keeper
+	jupyter     *jupyter.Supervisor
 }
 
-// New makes a server; Serve has it listen.
+// New creates a server; Serve accepts connections.
 func New(config Config, children *process.Children, board *messages.Board, log *slog.Logger) *Server {
 	server := &Server{
 		config: config, children: children, board: board, log: log, connections: map[*connection]struct{}{},
 	}
-	server.jupyter = jupyter.NewKeeper(server.jupyterPlace(), log)
+	server.jupyter = jupyter.NewSupervisor(server.jupyterHost(), log)
 	return server
 }
 
-// Serve takes connections until the listener is closed.
+// Serve accepts connections until the listener is closed.
 func (server *Server) Serve(listener net.Listener) error {
 	for {
 		socket, err := listener.Accept()
@@ -81,15 +81,15 @@ func (server *Server) Serve(listener net.Listener) error {
 			return nil
 		}
 		if err != nil {
-			server.log.Warn("connection.not_taken", "error", err)
-			time.Sleep(100 * time.Millisecond) // no descriptor to be had, most likely
+			server.log.Warn("connection.not_accepted", "error", err)
+			time.Sleep(100 * time.Millisecond) // most likely out of descriptors
 			continue
 		}
-		go server.welcome(&watchedConn{Conn: socket})
+		go server.handshake(&watchedConn{Conn: socket})
 	}
 }
 
-// CloseConnections sends everybody away.
+// CloseConnections closes all connections.
 func (server *Server) CloseConnections() {
 	server.mutex.Lock()
 	defer server.mutex.Unlock()
@@ -101,27 +101,27 @@ func (server *Server) CloseConnections() {
 	}
 }
 
-func (server *Server) welcome(socket *watchedConn) {
+func (server *Server) handshake(socket *watchedConn) {
 	server.beganToLogIn(socket)
 	_ = socket.SetDeadline(time.Now().Add(server.config.LoginTime))
 	connected, channels, requests, err := ssh.NewServerConn(socket, server.sshConfig())
 	server.stoppedLoggingIn(socket)
 	if err != nil {
 		_ = socket.Close()
-		if socket.hasSpoken() { // a probe that only connects is no news
+		if socket.hasSpoken() { // do not log probes that only connect
 			server.log.Info("login.failed", "from", socket.RemoteAddr().String(), "error", err)
 		}
 		return
 	}
 	_ = socket.SetDeadline(time.Time{})
 	socket.isLoggedIn.Store(true)
-	who, _ := connected.Permissions.ExtraData[visitorKey{}].(visitor)
+	who, _ := connected.Permissions.ExtraData[clientKey{}].(client)
 	server.log.Info("login.accepted", "from", socket.RemoteAddr().String(), "key", connected.Permissions.Extensions["key"])
 	newConnection(server, connected, socket, who).run(channels, requests)
 }
 
-// beganToLogIn counts those who have not logged in yet. They are few: the oldest makes room for a new one, so that
-// somebody who only holds connections open keeps nobody out.
+// beganToLogIn limits connections that have not logged in yet. The oldest makes room for a new one, so that a client that
+// only holds connections open blocks no other.
 func (server *Server) beganToLogIn(socket net.Conn) {
 	server.mutex.Lock()
 	defer server.mutex.Unlock()
@@ -143,7 +143,7 @@ func (server *Server) stoppedLoggingIn(socket net.Conn) {
 	}
 }
 
-var errNotWelcome = errors.New("not welcome")
+var errLoginRejected = errors.New("login rejected")
 
 func (server *Server) sshConfig() *ssh.ServerConfig {
 	config := &ssh.ServerConfig{
@@ -160,14 +160,14 @@ func (server *Server) sshConfig() *ssh.ServerConfig {
 			ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
 			ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 		},
-		PublicKeyCallback: server.judge,
+		PublicKeyCallback: server.authenticate,
 	}
 	config.AddHostKey(server.config.HostKey)
 	return config
 }
 
-func (server *Server) judge(who ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-	found, known := visitor{key: key}, false
+func (server *Server) authenticate(who ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	found, known := client{key: key}, false
 	switch who.User() {
 	case server.config.Username:
 		found.rights, known = findKey(server.keys(), key, time.Now())
@@ -175,19 +175,19 @@ func (server *Server) judge(who ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permi
 			found.rights, found.isMember, known = allRights(), true, true
 		}
 	case jupyterLogin:
-		found, known = server.judgeForJupyter(key)
+		found, known = server.authenticateForJupyter(key)
 	default:
-		return nil, fmt.Errorf("%w: only %s may log in", errNotWelcome, server.config.Username)
+		return nil, fmt.Errorf("%w: only %s may log in", errLoginRejected, server.config.Username)
 	}
 	if !known {
-		return nil, fmt.Errorf("%w: key %s", errNotWelcome, ssh.FingerprintSHA256(key))
+		return nil, fmt.Errorf("%w: key %s", errLoginRejected, ssh.FingerprintSHA256(key))
 	}
 	permissions := &ssh.Permissions{
 		Extensions: map[string]string{"key": ssh.FingerprintSHA256(key)},
-		ExtraData:  map[any]any{visitorKey{}: found},
+		ExtraData:  map[any]any{clientKey{}: found},
 	}
 	if found.rights.untouched {
-		permissions.Extensions["no-touch-required"] = "" // the library looks for it
+		permissions.Extensions["no-touch-required"] = "" // the library checks it
 	}
 	return permissions, nil
 }
@@ -198,7 +198,7 @@ func Listen(host string, port int) (net.Listener, error) {
 	settings.SetMultipathTCP(false)
 	listener, err := settings.Listen(context.Background(), "tcp", net.JoinHostPort(host, fmt.Sprint(port)))
 	if errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("listening on port %d, which only root may do here (choose another with --port): %w", port, err)
+		return nil, fmt.Errorf("listening on port %d, which needs root here (choose another with --port): %w", port, err)
 	}
 	return listener, err
 }

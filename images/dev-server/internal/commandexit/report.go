@@ -1,4 +1,4 @@
-package runend
+package commandexit
 
 import (
 	"bytes"
@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	mostLines   = 12
-	longestLine = 300
-	longestTold = 1500
-	startOfLine = "\r"
+	mostLines     = 12
+	longestLine   = 300
+	longestReport = 1500
+	startOfLine   = "\r"
 )
 
-// Report is what the control plane is told.
+// Report is sent to the control plane.
 type Report struct {
-	// ExitCode is nil for one that was ended from outside.
+	// ExitCode is nil if the command was killed from outside.
 	ExitCode *int `json:"exit_code"`
-	// Last is what it wrote last.
+	// Last has the last lines of its output.
 	Last string `json:"last"`
 }
 
-// Tell writes it where the cluster finds a container's last words. There must be such a file.
-func (report Report) Tell(path string) error {
+// Write writes the report to the termination log, which must exist.
+func (report Report) Write(path string) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // there is room for few bytes
+	encoder.SetEscapeHTML(false) // space is limited
 	if err := encoder.Encode(report); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (report Report) Tell(path string) error {
 	return err
 }
 
-// lastLines as a terminal would show them: what a progress bar has written over itself is what it wrote last.
+// lastLines returns the lines as a terminal would show them: of a progress bar, only its last state.
 func lastLines(written []byte) string {
 	var shown []string
 	for line := range strings.SplitSeq(strings.ToValidUTF8(string(written), ""), "\n") {
@@ -53,7 +53,7 @@ func lastLines(written []byte) string {
 		}
 	}
 	shown = shown[max(0, len(shown)-mostLines):]
-	for len(strings.Join(shown, "\n")) > longestTold {
+	for len(strings.Join(shown, "\n")) > longestReport {
 		shown = shown[1:]
 	}
 	return strings.Join(shown, "\n")
