@@ -99,6 +99,10 @@ async def open_reconcilers(settings: Settings) -> AsyncIterator[OneShotReconcile
 
 log = structlog.get_logger(__name__)
 _STALE_REQUESTS_EVERY = timedelta(minutes=1)
+_NODE_GROUPS_EVERY = timedelta(minutes=1)
+"""How often the processor reads the cloud's node groups."""
+_DISKS_EVERY = timedelta(minutes=5)
+"""How often the processor compares the recorded disks with the cloud's volumes."""
 _REOPEN_CLOUD_AFTER = timedelta(minutes=1)
 
 
@@ -122,10 +126,8 @@ async def _run_with_cloud(
             async with open_cloud(settings) as cloud:
                 reconciler = PeriodicReconciler(settings, stores, cloud, groups)
                 await asyncio.gather(
-                    _run_periodically(
-                        "groups", settings.reconciling.groups_every, processor, reconciler.refresh_node_groups
-                    ),
-                    _run_periodically("disks", settings.reconciling.disks_every, processor, reconciler.reconcile_disks),
+                    _run_periodically("groups", _NODE_GROUPS_EVERY, processor, reconciler.refresh_node_groups),
+                    _run_periodically("disks", _DISKS_EVERY, processor, reconciler.reconcile_disks),
                 )
         except GpuDevError as error:
             log.error("cloud.unavailable", cloud=settings.cloud, error=str(error))
@@ -138,15 +140,13 @@ class PeriodicReconciler:
     """The passes that the processor runs periodically. A pass that another process is running is skipped."""
 
     def __init__(self, settings: Settings, stores: Stores, cloud: CloudView | None, groups: "NodeGroupsState") -> None:
-        self._settings = settings.reconciling
+        self._prefix = settings.reconciling.node_group_prefix
         self._stores = stores
         self._cloud = cloud
         self._groups = groups
 
     async def reconcile_stale_requests(self) -> None:
-        requests = StaleRequests(
-            self._stores.reservations, self._stores.planning_records, SystemClock(), self._settings
-        )
+        requests = StaleRequests(self._stores.reservations, self._stores.planning_records, SystemClock())
         async with self._stores.reconcile_locks.hold(ReconcilePass.EXPIRY, wait=False) as busy:
             if busy is None:
                 report = await requests.run()
@@ -155,7 +155,7 @@ class PeriodicReconciler:
 
     async def refresh_node_groups(self) -> None:
         assert self._cloud is not None
-        prefix = self._settings.node_group_prefix
+        prefix = self._prefix
         groups = await self._cloud.node_groups(group_prefix(prefix))
         before, now = self._groups.groups, assign_groups(groups, prefix, await self._stores.availability.type_names())
         self._groups.groups = now

@@ -51,9 +51,7 @@ async def _run_expire(run_options: PassOptions) -> _ExpireResult | str:
     configure_logging(settings)
     async with open_expiry_backstop(settings) as running:
         stores = running.stores
-        stale_requests = StaleRequests(
-            stores.reservations, stores.planning_records, SystemClock(), settings.reconciling
-        )
+        stale_requests = StaleRequests(stores.reservations, stores.planning_records, SystemClock())
 
         async def work() -> _ExpireResult:
             expired = await running.processor.expire(dry_run=run_options.dry_run)

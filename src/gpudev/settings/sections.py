@@ -81,12 +81,6 @@ class ReconcileSettings:
 
     node_group_prefix: str = "pytorch-gpu-dev"
     """Node groups are named PREFIX-gpu-nodes-TYPE… and PREFIX-cpu-nodes…; others are ignored."""
-    groups_every: timedelta = timedelta(minutes=1)
-    """How often the processor reads the cloud's node groups."""
-    disks_every: timedelta = timedelta(minutes=5)
-    """How often the processor compares the recorded disks with the cloud's volumes."""
-    stale_request_after: timedelta = timedelta(minutes=5)
-    """A queued request that a running processor has not examined for this long is sent again, then cancelled."""
     volume_gb_month: float = 0.08
     """Price of a GB of volume per month, for `report orphans`."""
     snapshot_gb_month: float = 0.05

@@ -14,7 +14,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.ports.cloud import NodeGroup
 from gpudev.ports.leases import ReconcilePass
 from gpudev.processor.cluster_publisher import NodeGroupsState
-from gpudev.settings import ReconcileSettings, Settings
+from gpudev.settings import Settings
 from support.paper_cloud import PaperCloud
 from support.processor_world import World
 
@@ -54,7 +54,9 @@ async def test_only_the_processor_that_plans_reconciles_and_failures_end_nothing
     reconciler_world: World, cloud: PaperCloud, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quickly = timedelta(milliseconds=10)
-    chosen = replace(settings, cloud="aws", reconciling=ReconcileSettings(groups_every=quickly, disks_every=quickly))
+    chosen = replace(settings, cloud="aws")
+    monkeypatch.setattr(reconcilers, "_NODE_GROUPS_EVERY", quickly)
+    monkeypatch.setattr(reconcilers, "_DISKS_EVERY", quickly)
     opened = asyncio.Event()
 
     class Opening:

@@ -21,7 +21,6 @@ from gpudev.planning.reservations.stale_requests import (
 )
 from gpudev.ports.queue import PlanningRecords
 from gpudev.processor.queue_planner import QueuePlanner
-from gpudev.settings import ReconcileSettings
 from gpudev.workflows.reservations.stale_requests import StaleRequests
 from support.planner.reservation_factory import preparing
 from support.planner.situations import NOW
@@ -109,7 +108,6 @@ def neglected(reconciler_world: World) -> StaleRequests:
         reconciler_world.stores.reservations,
         reconciler_world.stores.planning_records,
         reconciler_world.clock,
-        ReconcileSettings(),
     )
 
 

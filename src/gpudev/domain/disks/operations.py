@@ -20,7 +20,6 @@ class DiskSettings:
 
     default_size_gb: int = 100
     """The size of a disk that is created by its first use."""
-    min_size_gb: int = 1
     max_size_gb: int = 4096
     max_per_user: int = 10
     max_gb_per_user: int = 8192

@@ -42,6 +42,8 @@ from gpudev.domain.ids import DiskId, ReservationId, short_id
 from gpudev.planning.disks.quota import DiskUsage, check_quota
 from gpudev.planning.disks.retention import needed_snapshots, prunable
 
+_MIN_SIZE_GB = 1
+
 
 def accept_request(
     request: DiskRequest, facts: UserDisks, operation_id: OperationId, now: datetime, settings: DiskSettings
@@ -134,7 +136,7 @@ class _Acceptance:
         snapshot = None if request.snapshot_id is None else self._get_snapshot(request.snapshot_id, source)
         if snapshot is None and source.volume_id is None and source.saved_as is None:
             raise Conflict(f"Nothing has been written to disk {source.name!r} yet: there is nothing to clone.")
-        smallest = max(source.size_gb or 0, (snapshot and snapshot.size_gb) or 0, self.settings.min_size_gb)
+        smallest = max(source.size_gb or 0, (snapshot and snapshot.size_gb) or 0, _MIN_SIZE_GB)
         size = self._check_size(request.size_gb or smallest)
         if size < smallest:
             raise Invalid(f"A clone of {source.name!r} needs at least {smallest} GB.", field="size_gb")
@@ -337,9 +339,9 @@ class _Acceptance:
         return name
 
     def _check_size(self, size_gb: int) -> int:
-        least, most = self.settings.min_size_gb, self.settings.max_size_gb
-        if not least <= size_gb <= most:
-            raise Invalid(f"A disk may have {least} to {most} GB, not {size_gb}.", field="size_gb")
+        most = self.settings.max_size_gb
+        if not _MIN_SIZE_GB <= size_gb <= most:
+            raise Invalid(f"A disk may have {_MIN_SIZE_GB} to {most} GB, not {size_gb}.", field="size_gb")
         return size_gb
 
     def _within_quota(self, more_gb: int, count: int = 1) -> None:

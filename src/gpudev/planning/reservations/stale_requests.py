@@ -17,6 +17,8 @@ from gpudev.ports.queue import PlanningRecords
 
 ALIVE_WITHIN = timedelta(minutes=1)
 """A processor that has examined nothing for this long (it may not reach its cluster) does not count as running."""
+STALE_AFTER = timedelta(minutes=5)
+"""A queued request that a running processor has not examined for this long is sent again, then cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class CancelStaleRequest:
 
 
 def decide_stale_requests(
-    reservations: Iterable[Reservation], records: PlanningRecords, now: datetime, patience: timedelta
+    reservations: Iterable[Reservation], records: PlanningRecords, now: datetime, patience: timedelta = STALE_AFTER
 ) -> list[ResendRequest | CancelStaleRequest]:
     """Unexamined for `patience`: sent again. Unexamined for as long after that: cancelled."""
     if records.at is None or records.since is None or now - records.at > ALIVE_WITHIN:

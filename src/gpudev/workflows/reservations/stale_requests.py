@@ -10,7 +10,6 @@ from gpudev.planning.reservations.stale_requests import CancelStaleRequest, Rese
 from gpudev.ports.clock import Clock
 from gpudev.ports.queue import PlanningRecordStore
 from gpudev.ports.reservations import ReservationStore
-from gpudev.settings import ReconcileSettings
 
 
 @dataclass(slots=True)
@@ -24,14 +23,13 @@ class StaleRequests:
     reservations: ReservationStore
     records: PlanningRecordStore
     clock: Clock
-    settings: ReconcileSettings
 
     async def run(self, *, dry_run: bool = False) -> StaleRequestReport:
         report = StaleRequestReport()
         # Rows first: a request examined in between is then not taken for stale.
         waiting = await self.reservations.unreleased()
         records, now = await self.records.load_planning_records(), self.clock.now()
-        for decision in decide_stale_requests(waiting, records, now, self.settings.stale_request_after):
+        for decision in decide_stale_requests(waiting, records, now):
             try:
                 if not dry_run:
                     cause = MessageCause.RESENT if isinstance(decision, ResendRequest) else MessageCause.CANCELLED
