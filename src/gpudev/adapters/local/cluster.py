@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+import structlog
+
 from gpudev.adapters.change_signal import ChangeSignal
 from gpudev.adapters.key_pairs import parse_key_pair
 from gpudev.adapters.local.machine.cgroups import find_cgroup_limiter
@@ -44,6 +46,7 @@ from gpudev.domain.sessions.addons import JupyterSpec, JupyterStatus
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import ClusterState, ServerPhase, ServerSpec
 
+log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _STOP_TIMEOUT_S = 5.0
 _MESSAGE_VALID_FOR = timedelta(minutes=15)
@@ -337,8 +340,13 @@ class LocalCluster:
             server.failure = f"cannot read its record: {error}"
         for member_folder in member_folders(folder, server.record):
             member = Member(member_folder, self._changes.notify, self._zygote.exit_status)
-            await member.resume_watching()
             server.members.append(member)
+            try:
+                await member.resume_watching()
+            except Exception as error:
+                # One user's files must never keep the other users' dev servers from being restored.
+                log.exception("member.unreadable", reservation_id=str(reservation_id), rank=member_folder.rank)
+                server.failure, server.is_restartable = f"cannot read its state: {type(error).__name__}", True
         self._servers[reservation_id] = server
         self._changes.notify()
 

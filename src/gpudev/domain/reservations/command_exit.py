@@ -3,8 +3,9 @@
 The files are written inside the dev server by its user: treat them as untrusted.
 """
 
-import json
 from dataclasses import dataclass
+
+from gpudev.domain.untrusted_json import parse_untrusted_json
 
 RUN_FOLDER = ".gpu-dev-run"
 """In the dev server's home. It contains the following files."""
@@ -42,7 +43,7 @@ class CommandExit:
 def parse_command_exit(text: str | bytes) -> CommandExit | None:
     """None: not a valid report."""
     try:
-        fields = json.loads(text)
+        fields = parse_untrusted_json(text)
         code, last = fields["exit_code"], fields["last"]
     except (ValueError, TypeError, KeyError):
         return None

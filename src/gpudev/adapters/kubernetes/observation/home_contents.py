@@ -8,7 +8,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import orjson
 import structlog
 
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
@@ -16,6 +15,7 @@ from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER, DEVSERVER_BINARY
 from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 from gpudev.domain.errors import ClusterError, GpuDevError, Unavailable
+from gpudev.domain.untrusted_json import parse_untrusted_json
 
 log = structlog.get_logger(__name__)
 MAX_ENTRIES = 1000
@@ -63,7 +63,7 @@ async def _find_listing_in_log(api: KubernetesApi, pod: PodRecord) -> bytes | No
 def parse_contents(output: bytes) -> Contents:
     """Raises ClusterError for an invalid listing."""
     try:
-        data = orjson.loads(output)
+        data = parse_untrusted_json(output, _MAX_BYTES)
         entries = tuple(_parse_entry(*entry) for entry in data["entries"])
         if len(entries) > MAX_ENTRIES:
             raise ValueError(f"too many entries (expected at most {MAX_ENTRIES})")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
-import orjson
 import structlog
 
 from gpudev.adapters.kubernetes.cache.object_records import PodRecord, ServerParts
@@ -17,6 +16,7 @@ from gpudev.adapters.kubernetes.client.kubernetes_api import KubernetesApi
 from gpudev.adapters.kubernetes.objects.pod_manifest import DEV_CONTAINER, DEVSERVER_BINARY
 from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import ClusterError, GpuDevError
+from gpudev.domain.untrusted_json import parse_untrusted_json
 from gpudev.keyed_tasks import KeyedTasks
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class PodPersonalizationReports:
 def parse_report(output: bytes) -> PodPersonalizationReport:
     """Raises ClusterError for an invalid report."""
     try:
-        data = orjson.loads(output)
+        data = parse_untrusted_json(output)
         summary, is_final = data["words"], data["final"]
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(_INVALID_REPORT) from error

@@ -30,6 +30,7 @@ from gpudev.adapters.kubernetes.objects.secret_files import (
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, pod_name
 from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
+from gpudev.domain.untrusted_json import parse_untrusted_json
 
 _EXEC_TIMEOUT = timedelta(seconds=10)
 _MAX_RESPONSE_BYTES = 16 * 1024
@@ -115,7 +116,7 @@ def _rank(pod: PodRecord) -> int | None:
 def _parse_jupyter_status(response: bytes) -> JupyterStatus:
     """Untrusted: users have root in the pod."""
     try:
-        status = json.loads(response)["jupyter"]
+        status = parse_untrusted_json(response)["jupyter"]
         state = JupyterState(status["state"])
         reason = str(status["reason"])
     except (ValueError, TypeError, KeyError) as error:

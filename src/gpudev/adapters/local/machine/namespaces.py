@@ -66,8 +66,9 @@ def drop_privileges(launch: LaunchSpec) -> None:
         linux.keep_capabilities()
     if linux.IS_LINUX:
         linux.forbid_new_privileges()
-        # Changing uids made it undumpable, so its own /proc/self would belong to root.
-        linux.set_dumpable(True)
+        # It still has the host key and descriptors of reports, which the programs of its user must not get at. They
+        # themselves become dumpable again when they are executed.
+        linux.set_dumpable(False)
 
 
 def _show_system(root: Path) -> None:

@@ -10,6 +10,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from gpudev.adapters.local.machine.processes import (
     ProcessIdentity,
     boot_id,
@@ -24,6 +26,7 @@ from gpudev.adapters.local.servers.pid1_reports import Pid1Report
 from gpudev.adapters.local.servers.state_folder import MemberExit, MemberFolder
 from gpudev.domain.reservations.command_exit import CommandExit
 
+log = structlog.get_logger(__name__)
 _READY_POLL_S = 0.05
 _SETUP_POLL_S = 0.5
 
@@ -114,10 +117,15 @@ class Member:
 
     async def _watch_exit(self, process: ProcessIdentity) -> None:
         await wait_until_ended(process)
-        self._read_reports()  # its last report may still be in the pipe
-        status = await self._exit_status(process.pid)
-        self._command_exit = await asyncio.to_thread(self.folder.find_command_exit)
-        self._ended = await asyncio.to_thread(_record_exit, self.folder, status)
+        try:
+            self._read_reports()  # its last report may still be in the pipe
+            status = await self._exit_status(process.pid)
+            self._command_exit = await asyncio.to_thread(self.folder.find_command_exit)
+            self._ended = await asyncio.to_thread(_record_exit, self.folder, status)
+        except Exception as error:
+            # It has ended, whatever cannot be read or written about it.
+            log.exception("member.exit_unreadable", folder=str(self.folder.path))
+            self._ended = MemberExit(f"its first process is gone ({type(error).__name__})", watched=True)
         self._changed()
 
     async def _poll_ready(self) -> None:

@@ -45,6 +45,7 @@ from gpudev.domain.errors import ClusterError
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.command_exit import CommandExit, parse_command_exit
 from gpudev.domain.sessions.addons import JupyterSpec
+from gpudev.domain.untrusted_json import parse_untrusted_json
 from gpudev.ports.cluster import HomeVolume, ServerSpec
 
 
@@ -197,7 +198,7 @@ class MemberFolder:
         """
         text = _read_text(self.path / PROCESS_FILE)
         try:
-            process = None if text is None else ProcessIdentity(**json.loads(text))
+            process = None if text is None else ProcessIdentity(**parse_untrusted_json(text))
         except _DAMAGED:
             return None
         if process is not None and is_alive(process) and not self.is_locked():
@@ -213,7 +214,7 @@ class MemberFolder:
     def find_exit(self) -> MemberExit | None:
         text = _read_text(self.path / _EXIT_FILE)
         try:
-            return None if text is None else MemberExit(**json.loads(text))
+            return None if text is None else MemberExit(**parse_untrusted_json(text))
         except _DAMAGED:
             return None
 
@@ -232,7 +233,7 @@ class MemberFolder:
         """Progress of the owner's personalization. None: there is none. The text is untrusted and therefore cleaned."""
         try:
             with (self.path / PERSONALIZATION_FILE).open("rb") as file:
-                report = json.loads(file.read(_MAX_PERSONALIZATION_BYTES))
+                report = parse_untrusted_json(file.read(_MAX_PERSONALIZATION_BYTES))
             outcome = "".join(letter for letter in str(report["words"]) if letter.isprintable())
             return MemberPersonalization(outcome or None, bool(report["final"]))
         except FileNotFoundError:

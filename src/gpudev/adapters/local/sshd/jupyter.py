@@ -20,6 +20,7 @@ from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spaw
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile, session_environment
 from gpudev.domain.backoff import backoff
 from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
+from gpudev.domain.untrusted_json import parse_untrusted_json
 
 JUPYTER_LOGIN = "jupyter"
 """The control plane logs in under this name, with a key that is only for Jupyter."""
@@ -55,7 +56,7 @@ class JupyterOptions:
     def parse(cls, text: str) -> "JupyterOptions | None":
         """None: Jupyter is off. The same for text that is invalid: we did not write it."""
         try:
-            fields = json.loads(text)
+            fields = parse_untrusted_json(text)
             return cls(str(fields["token"]), str(fields["public_key"]), str(fields["base_url"]))
         except (ValueError, TypeError, KeyError):
             return None
@@ -273,7 +274,7 @@ def parse_jupyter_report(report: str | None, spec: JupyterSpec) -> JupyterStatus
         return JupyterStatus(JupyterState.FAILED, OUTDATED_SERVER_ERROR)
     starting = JupyterStatus(JupyterState.STARTING)
     try:
-        fields = json.loads(report)
+        fields = parse_untrusted_json(report)
         if fields["wish"] != fingerprint(jupyter_spec_to_text(spec)):
             return starting
         state = JupyterState(fields["state"])
