@@ -1,10 +1,10 @@
-"""Start a long command and leave; another program, or `gpu-dev logs`, reads its output later."""
+"""Start a long command and disconnect; another program, or `gpu-dev logs`, reads its output later."""
 
 from gpudev import GpuDev
 
 
 def begin(client: GpuDev) -> str:
-    # Repeated with the same key, it is still one reservation.
+    # Submitting twice with the same key creates one reservation.
     job = client.jobs.submit(gpus=1, hours=2, disk="none", name="long", idempotency_key="long-run-of-today")
     server = client.server(job.job_id)
     server.start("for step in 1 2 3; do echo step $step; sleep 0.1; done")

@@ -1,4 +1,4 @@
-"""A sweep: four settings, each on its own GPU, all at once."""
+"""A sweep: four settings in parallel, each on its own GPU."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ RATES = (0.1, 0.03, 0.01, 0.003)
 
 async def train(client: AsyncGpuDev, rate: float) -> tuple[float, float]:
     async with client.reserve(gpus=1, hours=1, disk="none", name=f"rate-{rate}") as server:
-        # A reservation that waits for a GPU does not delay the others.
+        # Each task waits for its own GPU; the others keep running.
         done = await server.run(["awk", "BEGIN { print ARGV[1] * 2; exit }", str(rate)])
     return rate, float(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Persistent files: one reservation writes to a disk, the next one reads them."""
+"""Persistent files: one reservation writes to a disk, the next one reads from it."""
 
 import tempfile
 from pathlib import Path
@@ -21,7 +21,7 @@ def main() -> None:
         with client.reserve(gpus=1, hours=1, disk=DISK) as server:
             where = server.copy_folder(project)
             server.run(f"cd {where} && sh train.sh")
-    # A snapshot is taken first; then the disk is free for the next reservation.
+    # The disk is free for the next reservation once its snapshot is taken.
     client.jobs.wait_until_released(server.id, timeout=600)
     with client.reserve(gpus=1, hours=1, disk=DISK) as server:
         print(server.run("tail -n 1 log.txt").stdout.strip())

@@ -1,4 +1,4 @@
-"""Wait for GPUs with progress: queue position, expected start, steps of the preparation."""
+"""Wait for GPUs and show progress: queue position, expected start, start-up steps."""
 
 import sys
 
@@ -9,7 +9,7 @@ def show(job: JobView) -> None:
     if job.eta is not None and job.eta.expected is not None:
         print(f"{job.status}: position {job.queue_position}, expected {job.eta.expected:%H:%M}, {job.wait_reason}")
     else:
-        print(f"{job.status}: {job.step or ('it is ready' if job.status == 'active' else 'about to be planned')}")
+        print(f"{job.status}: {job.step or ('ready' if job.status == 'active' else 'not planned yet')}")
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
         with client.reserve(gpus=1, hours=0.5, disk="none", on_change=show, timeout=600) as server:
             print(f"ready: {server.job.ssh_command}")
     except NotInTime:
-        sys.exit("not today: the reservation is released again")
+        sys.exit("timed out; the reservation was released")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The file with a person's API keys, one per API address: read and written by the client and by `gpu-dev up`.
+"""The file with a user's API keys, one per API address; the client and `gpu-dev up` read and write it.
 
-It is JSON, like the person's other small files, for the owner's eyes only, and written whole or not at all.
+JSON, like the user's other small files. Readable by the owner only, written atomically.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class FileUnusable(Exception):
-    """What is wrong with a file, in a sentence, and what to do about it. `next_step` is a sentence too, or empty."""
+    """A file cannot be used. `next_step` says what to do about it; empty if nothing is known."""
 
     def __init__(self, message: str, next_step: str = "") -> None:
         super().__init__(message)
@@ -26,10 +26,10 @@ class Credential(NamedTuple):
     api_key: str
     username: str | None = None
     expires_at: str | None = None
-    """As the API said it; the API alone decides when a key has ended."""
+    """As sent by the API, which alone decides whether a key has expired."""
     login: Mapping[str, str] = MappingProxyType({})
-    """How it was got, so that the next one can be got in the same way: `method`, and what that method wants to know
-    again. Empty: it was given to us, or to the owner of this machine."""
+    """The login method and its parameters, to renew the key in the same way. Empty: the key was entered by hand, or
+    belongs to the owner of this machine."""
 
 
 def find_credential(path: Path, api_url: str) -> Credential | None:
@@ -43,13 +43,13 @@ def find_credential(path: Path, api_url: str) -> Credential | None:
 
 
 def store_credential(path: Path, api_url: str, credential: Credential) -> None:
-    """Keep every other entry."""
+    """Keeps all other entries."""
     with file_lock(path):
         store_credential_locked(path, api_url, credential)
 
 
 def store_credential_locked(path: Path, api_url: str, credential: Credential) -> None:
-    """Within `file_lock`."""
+    """The caller holds `file_lock`."""
     entries = read_object(path, private=True)
     entries[api_url] = {
         "api_key": credential.api_key,
@@ -62,22 +62,22 @@ def store_credential_locked(path: Path, api_url: str, credential: Credential) ->
 
 
 def remove_credential(path: Path, api_url: str) -> None:
-    """Keep every other entry."""
+    """Keeps all other entries."""
     with file_lock(path):
         entries = read_object(path, private=True)
         if entries.pop(api_url, None) is not None:
             write_object(path, entries)
 
 
-# Small JSON files of one person.
+# Small JSON files of one user.
 
 
 def read_object(path: Path, *, private: bool = False) -> dict[str, Any]:
-    """What the file holds; an absent file holds nothing. `private`: refused while others may read it."""
+    """The file's content; empty if it does not exist. `private`: raises if other users can read it."""
     try:
         with path.open("rb") as file:
             if private and os.fstat(file.fileno()).st_mode & 0o077:
-                raise FileUnusable(f"{path} can be read by others and holds a secret", f"Run `chmod 600 {path}`")
+                raise FileUnusable(f"{path} holds a secret and is readable by other users", f"Run `chmod 600 {path}`")
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
@@ -86,18 +86,18 @@ def read_object(path: Path, *, private: bool = False) -> dict[str, Any]:
     try:
         data = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        raise FileUnusable(f"{path} is no JSON ({error})", "Mend it or move it away") from error
+        raise FileUnusable(f"{path} is not valid JSON ({error})", "Fix it or move it away") from error
     if not isinstance(data, dict):
-        raise FileUnusable(f"{path} should hold a JSON object", "Mend it or move it away")
+        raise FileUnusable(f"{path} does not hold a JSON object", "Fix it or move it away")
     return data
 
 
 def write_object(path: Path, data: dict[str, Any]) -> None:
-    """All of it or nothing, for the owner's eyes only. A link is followed, not replaced."""
+    """Atomic, with mode 600. A symbolic link is followed, not replaced."""
     target = path.resolve()
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
-        # Of a program that was killed here, or laid out by somebody else: nothing is ever written into it.
+        # Left by a killed process, or planted by another user: never written to.
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -114,7 +114,7 @@ def write_object(path: Path, data: dict[str, Any]) -> None:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold others off while a file is read, changed and written. The folder is the lock: it is never replaced."""
+    """Exclusive access while a file is read, changed and written. Locks the folder, which is never replaced."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""A group of commands that are imported when they are called, so that no command pays for what others need."""
+"""A click group that imports each command when it is called, so that no command loads what others need."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -9,7 +9,7 @@ import click
 
 class LazyGroup(click.Group):
     locations: ClassVar[Mapping[str, str]]
-    """Every command by its name, as `package.module:attribute`, in the order in which they are listed."""
+    """Command name → `package.module:attribute`, in the order of the help page."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.locations)

@@ -1,6 +1,6 @@
-"""Where files lie: the server's state, and the files of a person who uses a client; and who that is. It opens no file.
+"""Paths of the server's state and of a user's own files, and the user's name. Opens no file.
 
-Kept apart from the settings so that a client finds its files without loading a server's settings.
+Separate from the settings, so that a client finds its files without loading the server's settings.
 """
 
 import os
@@ -13,7 +13,7 @@ def home_dir(env: Mapping[str, str]) -> Path:
 
 
 def os_username() -> str:
-    """This person's name on this machine."""
+    """The name of the current user on this machine."""
     import pwd  # few commands need it
 
     try:
@@ -23,19 +23,19 @@ def os_username() -> str:
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
-    """GPU_DEV_HOME, else the XDG data folder of this user."""
-    if own := env.get("GPU_DEV_HOME"):
-        return Path(own).expanduser()
+    """GPU_DEV_HOME, or the XDG data folder of this user."""
+    if home := env.get("GPU_DEV_HOME"):
+        return Path(home).expanduser()
     return _xdg_dir(env, "XDG_DATA_HOME", home_dir(env) / ".local" / "share") / "gpu-dev"
 
 
 def system_file(env: Mapping[str, str]) -> Path:
-    """Where the embedded system says how to reach it, while it runs."""
+    """Where the embedded system publishes its API address while it runs."""
     return state_dir(env) / "run" / "system.json"
 
 
 def supervisor_file(env: Mapping[str, str]) -> Path:
-    """Where the process that keeps the embedded system running leaves its number."""
+    """The pid file of the supervisor of the embedded system."""
     return state_dir(env) / "run" / "supervisor.pid"
 
 
@@ -48,7 +48,7 @@ def config_file(env: Mapping[str, str]) -> Path:
 
 
 def personal_dir(env: Mapping[str, str]) -> Path:
-    """Credentials, this system's own ssh key and what it knows of hosts: for the owner's eyes only."""
+    """Credentials, gpu-dev's own ssh key and known hosts; readable by the owner only."""
     return home_dir(env) / ".gpu-dev"
 
 
@@ -57,11 +57,11 @@ def credentials_file(env: Mapping[str, str]) -> Path:
 
 
 def private_key_file(env: Mapping[str, str]) -> Path:
-    """The ssh key that `gpu-dev up` makes, so that somebody without any key gets in too."""
+    """The ssh key that `gpu-dev up` creates, for users without a key."""
     return personal_dir(env) / "id_ed25519"
 
 
 def _xdg_dir(env: Mapping[str, str], variable: str, default: Path) -> Path:
-    """The XDG rules: a value that is no absolute path counts as none."""
+    """As XDG specifies, a value that is not an absolute path is ignored."""
     value = env.get(variable, "")
     return Path(value) if value.startswith("/") else default

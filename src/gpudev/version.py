@@ -1,3 +1,3 @@
-"""The version of this package, apart from it: its modules need the number and not the package's names."""
+"""The package's version, in its own module so that reading it imports nothing else."""
 
 __version__ = "0.1.0"

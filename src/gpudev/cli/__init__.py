@@ -1,4 +1,4 @@
-"""The command line. It talks to the API with the wire models and knows nothing of the server's inside."""
+"""The command line, written on the SDK. It knows the wire models and nothing else of the server."""
 
 COMPLETION_VARIABLE = "_GPU_DEV_COMPLETE"
-"""Set by a shell that asks for completions."""
+"""Set by a shell that requests completions."""

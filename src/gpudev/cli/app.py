@@ -1,6 +1,6 @@
-"""The root command, and the one place where an error becomes a message and an exit code.
+"""The root command, and the only place that turns errors into messages and exit codes.
 
-Commands are loaded when they are called: asking for a list must not pay for the countdown's drawing.
+Commands are imported when they are called: `list` must not load the countdown display.
 """
 
 import os
@@ -49,11 +49,11 @@ def _did_you_mean(name: str) -> str:
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
 def root() -> None:
-    """Reserve GPUs, get a shell, find your disk again next time."""
+    """Reserve GPUs, get a shell, keep your files on a disk."""
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run the command these arguments name; answer the exit code. Nothing is raised."""
+    """Run the command; return the exit code. Never raises."""
     output.configure_streams()
     try:
         if COMPLETION_VARIABLE in os.environ:
@@ -67,7 +67,7 @@ def invoke(arguments: Sequence[str]) -> int:
 
 
 def report_error(error: BaseException, *, json_output: bool) -> int:
-    """Tell what went wrong; answer the exit code."""
+    """Print the error; return the exit code."""
     match error:
         case click.exceptions.Exit():
             return error.exit_code
@@ -103,17 +103,17 @@ def _as_client_error(error: BaseException) -> ClientError:
             return CliError(ExitCode.USAGE, error.format_message(), f"See `{command} --help`")
         case OSError():
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            return CliError(ExitCode.LOCAL, f"something on this machine does not work: {what}")
+            return CliError(ExitCode.LOCAL, f"local error: {what}")
         case _:
             return CliError(
                 ExitCode.INTERNAL,
-                f"this is a fault of gpu-dev itself: {type(error).__name__}: {error}",
-                "Please report it with what GPU_DEV_DEBUG=1 shows",
+                f"internal error in gpu-dev: {type(error).__name__}: {error}",
+                "Please report it with the output of GPU_DEV_DEBUG=1",
             )
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Known even when the command line could not be read."""
+    """Works even if the command line could not be parsed."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in own
 

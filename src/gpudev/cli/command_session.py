@@ -1,4 +1,4 @@
-"""What a command works with: preferences, the API's address, and the API, logged in."""
+"""The session of a command: preferences, the API's address, and an authenticated API client."""
 
 import json
 from collections.abc import Mapping
@@ -17,26 +17,25 @@ _T = TypeVar("_T")
 
 
 class CommandApi:
-    """The SDK's routines, run to their end, with raw responses for `--json`."""
+    """Runs the SDK's routines, and keeps raw responses for `--json`."""
 
-    def __init__(self, core: ApiClient, transport: HttpTransport) -> None:
-        self.client = core
+    def __init__(self, client: ApiClient, transport: HttpTransport) -> None:
+        self.client = client
         self._transport = transport
         self._driver = SyncDriver(transport)
 
     def run(self, routine: Routine[_T]) -> _T:
-        """What it comes to."""
         return self._driver.run(routine)
 
     def fetch(self, call: ApiCall[_T]) -> ApiReply[_T]:
         return self._driver.run(self.client.fetch(call))
 
     def revoke_key(self) -> None:
-        """The key this asks with is none any more."""
+        """Revoke the key of this client."""
         self._driver.run(self.client.revoke_key())
 
     def open_tunnel(self, job_id: str) -> WebSocketConnection:
-        """To the ssh server of this dev server, through the proxy: a token first, then the way that it opens."""
+        """Open a tunnel to the dev server's ssh server: request a token, then open its WebSocket at the proxy."""
         from gpudev.sdk.http.session_endpoints import create_proxy_token
 
         token = self.fetch(create_proxy_token(job_id)).value
@@ -49,7 +48,7 @@ class CommandApi:
 
 
 def list_all_jobs(api: CommandApi, query: Mapping[str, Any], limit: int) -> ApiReply[JobList]:
-    """One page is the API's answer untouched; several are put together in the same form."""
+    """One page is returned as the API sent it; several are merged into the same format."""
     pages = api.run(api.client.list_job_pages(query, limit))
     if len(pages) == 1:
         return pages[0]
@@ -67,19 +66,19 @@ class CommandSession(client_session.ClientSession):
         return self.new_api()
 
     def new_api(self) -> CommandApi:
-        """One more, for another thread."""
+        """A separate client, for another thread."""
         return CommandApi(self.new_client(), self.new_transport())
 
     def api_with_key(self, key: str) -> CommandApi:
-        """With this key and no other."""
+        """Uses only this key."""
         return CommandApi(self.client_with_key(key), self.new_transport())
 
     def anonymous_api(self) -> CommandApi:
-        """For what is open to everybody: the ways to log in."""
+        """Without a key, for public endpoints such as the login methods."""
         return CommandApi(self.anonymous_client(), self.new_transport())
 
     def single_try_api(self) -> CommandApi:
-        """For what is nice to know: one try, and no login."""
+        """For optional lookups: no retries, no login."""
         return CommandApi(self.single_try_client(), self.new_transport())
 
     def log_in_again(self, stored: Credential) -> Credential:

@@ -19,10 +19,9 @@ from gpudev.sdk.credentials import file_lock, read_object, write_object
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.preferences import API_URL, Preferences, load_preferences
 
-# A person's settings (config.json): which values they take, how they are kept. `sdk.preferences` reads them.
+# Preferences (config.json): parsing and storing. `sdk.preferences` reads them.
 #
-# `api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
-# `address`, not here.
+# `api_url` is stored per region; all other settings apply to every region. `sdk.api_address` chooses the address.
 
 
 _ALIASES = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
@@ -31,7 +30,7 @@ _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 
 
 def store_preference(path: Path, name: str, value: Any, region: str) -> None:
-    """Set one setting; None removes it. What else the file holds stays, whether it is known here or not."""
+    """Set one setting; None removes it. Keeps everything else in the file, known or not."""
     with file_lock(path):
         data = read_object(path)
         if name == API_URL:
@@ -47,40 +46,40 @@ def store_preference(path: Path, name: str, value: Any, region: str) -> None:
 
 
 def parse_preference(name: str, text: str) -> Any:
-    """The value of a setting from what a person typed. Raises a usage error that says what it takes."""
+    """Parse the value of a setting. Raises a usage error that says what is expected."""
     if text != text.strip() or not text or not text.isprintable():
         raise usage_error(f"invalid value {text!r} for {name}")
     return _PARSERS[check_preference_name(name)](text)
 
 
 def parse_cli_config(text: bytes) -> tuple[str, str]:
-    """The API's address and its region from the output `cli_config` of infra/; further names there are left alone."""
-    told = _read_cli_config(text)
-    if not isinstance(told, dict):
-        raise usage_error("this is no JSON object with api_url and region")
-    values = [told.get(name) for name in (API_URL, "region")]
+    """The API's address and its region from the output `cli_config` of infra/. Ignores other fields."""
+    config_data = _read_cli_config(text)
+    if not isinstance(config_data, dict):
+        raise usage_error("invalid input (expected a JSON object with api_url and region)")
+    values = [config_data.get(name) for name in (API_URL, "region")]
     missing = [name for name, value in zip((API_URL, "region"), values, strict=True) if not isinstance(value, str)]
     if missing:
-        raise usage_error(f"there is no {' and no '.join(missing)} in it")
+        raise usage_error(f"the input has no {' and no '.join(missing)}")
     url, region = (str(value) for value in values)
     return str(parse_preference(API_URL, url)), check_region(region)
 
 
 def _read_cli_config(text: bytes) -> Any:
-    """However it was asked for: all outputs, or this one, which `tofu output` puts into quotes unless it is -raw."""
+    """Accepts all outputs, or this one, which `tofu output` puts into quotes unless it is -raw."""
     try:
-        told = json.loads(text)
-        if isinstance(told, dict) and isinstance(told.get("cli_config"), dict):
-            told = told["cli_config"].get("value")
-        return json.loads(told) if isinstance(told, str) else told
+        data = json.loads(text)
+        if isinstance(data, dict) and isinstance(data.get("cli_config"), dict):
+            data = data["cli_config"].get("value")
+        return json.loads(data) if isinstance(data, str) else data
     except ValueError as error:
         raise usage_error(
-            "this is no JSON", "Give it the output `cli_config`: `tofu output -raw cli_config`"
+            "the input is not valid JSON", "Pass the output `cli_config`: `tofu output -raw cli_config`"
         ) from error
 
 
 def check_preference_name(name: str) -> str:
-    """The setting that is meant."""
+    """Resolve aliases and check that the setting exists."""
     name = _ALIASES.get(name, name)
     if name not in _PARSERS:
         raise usage_error(f"no setting named {name[:80]!r}", f"Settings: {', '.join(_PARSERS)}")
@@ -115,7 +114,7 @@ def _disk(text: str) -> str:
 
 def _gpu_type(text: str) -> str:
     if not re.fullmatch(_GPU_TYPE, text):
-        raise usage_error(f"{text[:80]!r} is no GPU type: it looks like a100", "`gpu-dev avail` shows those there are")
+        raise usage_error(f"invalid GPU type {text[:80]!r} (expected e.g. a100)", "`gpu-dev avail` lists GPU types")
     return text
 
 
@@ -131,7 +130,7 @@ def _hours(text: str) -> float:
 
 def _on_or_off(text: str) -> str:
     if text not in ("on", "off"):
-        raise usage_error(f"{text[:80]!r} is neither on nor off")
+        raise usage_error(f"invalid value {text[:80]!r} (expected on or off)")
     return text
 
 
@@ -146,7 +145,7 @@ def _dotfiles(text: str) -> str:
 
 
 def _existing_file(text: str) -> str:
-    """Where it is, whatever folder one will be in when it is read."""
+    """As an absolute path: later commands may run in another folder."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
         raise usage_error(f"no file {path}")
@@ -172,7 +171,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 PREFERENCE_NAMES = tuple(_PARSERS)
 
-_region_option = click.option("--region", help="The region whose api_url is meant (default: the current one).")
+_region_option = click.option("--region", help="Region of the api_url (default: the current one).")
 
 
 @click.group()
@@ -180,15 +179,15 @@ def config() -> None:
     """Get, set and show settings.
 
     \b
-    github_user       whose published GitHub keys may log in to your dev servers
-    api_url           the API's address, kept per region
-    default_gpu_type  the GPU type when --type is not given
-    default_hours     the hours when --hours is not given
-    default_disk      the disk when --disk is not given; 'none' for scratch space
-    ssh_config        off: `reserve` leaves ssh's configuration alone
-    dotfiles          your dotfiles' git repository, for every new dev server
-    startup_script    a file that is run in every new dev server
-    env_file          a file of NAME=VALUE lines for every new dev server
+    github_user       GitHub user whose public keys may log in to your dev servers
+    api_url           API address, stored per region
+    default_gpu_type  GPU type if --type is not given
+    default_hours     hours if --hours is not given
+    default_disk      disk if --disk is not given; 'none' for scratch space
+    ssh_config        off: `reserve` does not change ssh's configuration
+    dotfiles          git repository of your dotfiles, for every new dev server
+    startup_script    file to run in every new dev server
+    env_file          file of NAME=VALUE lines for every new dev server
     """
 
 
@@ -223,19 +222,19 @@ def set_one(name: str, value: str, region: str | None) -> None:
 @click.argument("name")
 @_region_option
 def unset_one(name: str, region: str | None) -> None:
-    """Forget one setting."""
+    """Remove one setting."""
     name = check_preference_name(name)
     where = _choose_region(name, region)
     store_preference(_config_path(), name, None, where)
-    output.write_line(f"{name} is not set any more{f' for {where}' if name == API_URL else ''}.")
+    output.write_line(f"{name} is no longer set{f' for {where}' if name == API_URL else ''}.")
 
 
 @config.command("import")
 @click.argument("file", type=click.File("rb"), default="-")
 def import_all(file: IO[bytes]) -> None:
-    """Take the API's address from what the infrastructure tells about itself.
+    """Set the API address from the output of the infrastructure.
 
-    FILE holds its output `cli_config`; -, or none: standard input.
+    FILE holds the output `cli_config`; - or no FILE reads standard input.
 
     \b
         tofu output -raw cli_config | gpu-dev config import
@@ -244,27 +243,29 @@ def import_all(file: IO[bytes]) -> None:
     store_preference(_config_path(), API_URL, url, region)
     output.write_line(f"{API_URL} is now {url} for {region}.")
     if region != region_of(os.environ):
-        output.write_line(f"Commands use {region_of(os.environ)}: `export AWS_REGION={region}` to reach it.")
+        output.write_line(
+            f"Commands use region {region_of(os.environ)}; run `export AWS_REGION={region}` to use this address."
+        )
 
 
 @config.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_all(as_json: bool) -> None:
-    """Show all settings, and which API they lead to."""
-    known = load_preferences(_config_path())
+    """Show all settings, and the API address in use."""
+    stored = load_preferences(_config_path())
     in_use = _address_in_use()
-    plain = {name: getattr(known, name) for name in PREFERENCE_NAMES if name != API_URL}
+    plain = {name: getattr(stored, name) for name in PREFERENCE_NAMES if name != API_URL}
     if as_json:
         about = {"path": str(_config_path()), "region": region_of(os.environ), "api_url_in_use": in_use}
-        output.write_line(json.dumps({**plain, API_URL: dict(known.api_urls), **about}))
+        output.write_line(json.dumps({**plain, API_URL: dict(stored.api_urls), **about}))
         return
     for name, value in plain.items():
         output.write_line(f"{name:<18}{_format_value(value)}")
-    for region, url in known.api_urls or ((region_of(os.environ), None),):
+    for region, url in stored.api_urls or ((region_of(os.environ), None),):
         output.write_line(f"{API_URL:<18}{_format_value(url)}  ({region})")
-    output.write_line(f"{'in use':<18}{in_use or 'no API: `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
+    output.write_line(f"{'in use':<18}{in_use or 'none: run `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
     output.write_line(f"{'region':<18}{region_of(os.environ)}")
-    output.write_line(f"{'kept in':<18}{_config_path()}")
+    output.write_line(f"{'stored in':<18}{_config_path()}")
 
 
 def _config_path() -> Path:
@@ -275,12 +276,12 @@ def _choose_region(name: str, region: str | None) -> str:
     if region is None:
         return region_of(os.environ)
     if name != API_URL:
-        raise usage_error(f"{name} holds in every region; --region is for api_url")
+        raise usage_error(f"{name} applies to every region; --region is for api_url only")
     return check_region(region)
 
 
-def _find_value(known: Preferences, name: str, region: str) -> str | None:
-    value = known.api_url(region) if name == API_URL else getattr(known, name)
+def _find_value(stored: Preferences, name: str, region: str) -> str | None:
+    value = stored.api_url(region) if name == API_URL else getattr(stored, name)
     return None if value is None else _format_value(value)
 
 

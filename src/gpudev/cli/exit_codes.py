@@ -1,4 +1,4 @@
-"""Exit codes, the error that each stands for, and how errors are printed."""
+"""Exit codes, their errors, and how errors are printed."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -18,22 +18,22 @@ from gpudev.sdk.errors import (
 
 
 class ExitCode(IntEnum):
-    """The exit codes; docs/cli.md explains them to people. `connect` ends with ssh's own once ssh has begun."""
+    """The exit codes, documented in docs/cli.md. Once ssh runs, `connect` exits with ssh's code."""
 
     OK = 0
     INTERNAL = 1
-    """A fault of this program."""
+    """A bug in this program."""
     USAGE = 2
     """The command line is wrong."""
     AUTH = 3
     """Not logged in, or not allowed."""
     NOT_FOUND = 4
     REJECTED = 5
-    """The API said no: invalid, in conflict with the present state, or over a limit."""
+    """The API rejected the request: invalid, in conflict with the current state, or over a limit."""
     RESERVATION_ENDED = 6
-    """The reservation failed, was cancelled or expired while we waited for it."""
+    """The reservation failed, was cancelled or expired while the command waited for it."""
     UNREACHABLE = 7
-    """The API does not answer, or answers with an error of its own."""
+    """The API does not respond, or responds with a server error."""
     LOCAL = 8
     """Something on this machine is missing or unusable: a program, a file, a setting."""
     INTERRUPTED = 130
@@ -64,7 +64,7 @@ _EXIT_CODES: tuple[tuple[type[ClientError], ExitCode], ...] = (
 
 
 class CliError(ClientError):
-    """What a command itself finds wrong, and what the process ends with for it."""
+    """An error found by a command itself, with its exit code."""
 
     def __init__(
         self,
@@ -80,14 +80,13 @@ class CliError(ClientError):
 
 
 def exit_code_of(error: ClientError) -> ExitCode:
-    """What the process ends with."""
     if isinstance(error, CliError):
         return error.exit_code
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ExitCode.INTERNAL)
 
 
 def error_text(error: ClientError) -> str:
-    """For people."""
+    """For terminals."""
     sentences = (error.message.strip(), error.next_step.strip())
     return "Error: " + " ".join(_with_full_stop(sentence) for sentence in sentences if sentence)
 

@@ -1,4 +1,4 @@
-"""Formatting of reservations: times in the reader's zone, waits in minutes. Pure; takes `now`."""
+"""Formatting of reservations: times in the local time zone, waits in minutes. Pure; takes `now`."""
 
 from datetime import UTC, datetime
 
@@ -13,9 +13,9 @@ _COLOURS = {
     Status.FAILED: "red",
 }
 _SOON = 30 * 60.0
-"""Seconds before its end in which everybody who looks at a reservation is warned."""
+"""Seconds before expiry in which commands show a warning."""
 _A_MOMENT = 30.0
-"""Seconds that are not worth counting."""
+"""Shorter waits, in seconds, are shown as 'any moment'."""
 
 
 def utc_now() -> datetime:
@@ -23,7 +23,7 @@ def utc_now() -> datetime:
 
 
 def short_id(reservation_id: str) -> str:
-    """As much of an id as people type."""
+    """The short form that users type."""
     return reservation_id.replace("-", "")[:8]
 
 
@@ -42,7 +42,7 @@ def format_amount(gpu_count: int, gpu_type: str, node_count: int) -> str:
 
 
 def gpu_use(job: JobView) -> str:
-    """'GPU 0 87 %, 62 of 80 GB; GPU 1 0 %, 1 of 80 GB', with their nodes where there are several."""
+    """'GPU 0 87 %, 62 of 80 GB; GPU 1 0 %, 1 of 80 GB', with node names if there are several nodes."""
     uses = job.gpus or ()
     has_nodes = len({use.node for use in uses}) > 1
     return "; ".join(f"{f'{use.node} ' if has_nodes else ''}GPU {use.gpu} {_describe_gpu(use)}" for use in uses)
@@ -58,7 +58,7 @@ def _describe_gpu(use: GpuUseView) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """How long, as exactly as matters."""
+    """A duration, rounded to two units."""
     if seconds < 59.5:
         return f"{max(0, round(seconds))} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -71,17 +71,17 @@ def format_duration(seconds: float) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """A countdown's face: 1:02:03."""
+    """For countdowns: 1:02:03."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def local_time(time: datetime, now: datetime) -> str:
-    """In the reader's zone, which is named; the date only when it is not today's."""
+    """In the local time zone, with its name; with the date unless it is today."""
     try:
         local = time.astimezone()
-    except OverflowError:  # a file may bear the first or last day there is, which has no morning after
+    except OverflowError:  # the first or last representable day (a file's time can be any)
         local = time.astimezone(UTC)
     day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
     return f"{day}{local:%H:%M} {local:%Z}".rstrip()
@@ -94,7 +94,7 @@ def headline(job: JobView) -> str:
 
 
 def start_estimate(job: JobView, now: datetime) -> str:
-    """'expected in about 40 min (20 min to 1 h 30 min), at the latest 14:05 CET', or that nobody knows."""
+    """'expected in about 40 min (20 min to 1 h 30 min), at the latest 14:05 CET', or that the start is not known."""
     if job.eta is None:
         return _start_of_older_server(job, now)
     if abs((job.eta.latest - now).total_seconds()) < _A_MOMENT:
@@ -104,7 +104,7 @@ def start_estimate(job: JobView, now: datetime) -> str:
 
 
 def _start_of_older_server(job: JobView, now: datetime) -> str:
-    """It says one time only; or nothing, and so does one that knows no start."""
+    """Older servers send one time without an interval, or none if the start is not known."""
     start = job.estimated_start_at
     if start is None:
         if job.estimated_wait_minutes is None:
@@ -117,7 +117,7 @@ def _start_of_older_server(job: JobView, now: datetime) -> str:
 
 
 def expected_start(eta: EtaView, now: datetime) -> str:
-    """'expected in about 40 min (20 min to 1 h 30 min)'; empty: nothing is known yet."""
+    """'expected in about 40 min (20 min to 1 h 30 min)'; empty: not known yet."""
     if eta.expected is None:
         return ""
     likely = likely_interval(eta, now)
@@ -130,7 +130,7 @@ def in_about(expected: datetime, now: datetime) -> str:
 
 
 def likely_interval(eta: EtaView, now: datetime) -> str:
-    """'20 to 45 min', 'up to 45 min'; empty where it would say nothing."""
+    """'20 to 45 min', 'up to 45 min'; empty: the interval is too short to show."""
     if eta.interval_from is None or eta.interval_to is None:
         return ""
     least, most = ((time - now).total_seconds() for time in (eta.interval_from, eta.interval_to))
@@ -146,7 +146,7 @@ def likely_interval(eta: EtaView, now: datetime) -> str:
 
 
 def guaranteed_start(latest: datetime, now: datetime) -> str:
-    """'at the latest 14:05 CET'. One that is broken is not hidden."""
+    """'at the latest 14:05 CET'. Says so if that time has passed."""
     late = (now - latest).total_seconds() > _A_MOMENT
     return f"at the latest {local_time(latest, now)}{', which has passed' if late else ''}"
 
@@ -165,17 +165,17 @@ def time_remaining(job: JobView, now: datetime) -> str:
 
 
 def expiry_warning(job: JobView, now: datetime) -> str:
-    """'ends in 12 min: `gpu-dev extend 1a2b3c4d --hours 1` keeps it'; empty: it is not, or there is none to come."""
+    """'ends in 12 min: `gpu-dev extend 1a2b3c4d --hours 1` extends it'; empty: it does not end soon."""
     if job.status != Status.ACTIVE or job.expires_at is None:
         return ""
     left = (job.expires_at - now).total_seconds()
     if not 0 < left <= _SOON:
         return ""
-    return f"ends in {format_duration(left)}: `gpu-dev extend {short_id(job.reservation_id)} --hours 1` keeps it"
+    return f"ends in {format_duration(left)}: `gpu-dev extend {short_id(job.reservation_id)} --hours 1` extends it"
 
 
 def describe_situation(job: JobView, now: datetime) -> str:
-    """What matters about it at this moment, in one line."""
+    """The current situation in one line."""
     match job.status:
         case Status.PENDING | Status.QUEUED:
             place = f"position {job.queue_position}, " if job.queue_position is not None else ""
@@ -194,11 +194,11 @@ def describe_situation(job: JobView, now: datetime) -> str:
 
 
 def describe_end(job: JobView) -> str:
-    """Why a reservation one waited for is no more."""
+    """How and why the reservation ended."""
     name = f"reservation {short_id(job.reservation_id)}"
     match job.status:
         case Status.FAILED:
-            return f"{name} failed: {job.failure_reason or 'no reason was given'}"
+            return f"{name} failed: {job.failure_reason or 'unknown reason'}"
         case Status.CANCELLED:
             why = f" ({job.failure_reason})" if job.failure_reason else ""
             return f"{name} was cancelled{why}"

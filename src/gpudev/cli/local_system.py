@@ -1,7 +1,4 @@
-"""`gpu-dev up` and `gpu-dev down`, passed on to `gpu-dev-server`.
-
-Every argument is passed on as it is, so the server alone says what there is.
-"""
+"""`gpu-dev up` and `gpu-dev down`: start `gpu-dev-server` with the same arguments, which it alone parses."""
 
 import os
 import sys
@@ -12,11 +9,11 @@ import click
 
 from gpudev.cli.exit_codes import local_error
 
-_NEEDED = ("fastapi", "asyncpg")
+_SERVER_PACKAGES = ("fastapi", "asyncpg")
 
 
 class PassThroughCommand(click.Command):
-    """A command whose arguments, `--help` too, are somebody else's."""
+    """A command that passes on all arguments, including `--help`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params["arguments"] = tuple(args)
@@ -36,10 +33,10 @@ def down(**passed: Any) -> None:
 
 
 def _become_server(command: str, arguments: tuple[str, ...]) -> None:
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in _SERVER_PACKAGES if find_spec(name) is None]
     if missing:
         raise local_error(
-            f"`gpu-dev {command}` needs the server's parts ({', '.join(missing)} is not installed)",
+            f"`gpu-dev {command}` needs the server packages ({', '.join(missing)} is not installed)",
             "Run `pip install 'gpu-dev[server]'`",
         )
     sys.stdout.flush()

@@ -1,8 +1,8 @@
 """Login methods: choosing one, and using it again when the key expires.
 
-A way is a module with two functions: `log_in(session, method, options)` asks whatever it must; `log_in_again(session,
-method, login)` asks nobody, and knows from the first time what is in `login`. Each answers a Credential, whose `login`
-begins with `method`, or raises CliError. WAYS names them.
+A method is a module with two functions: `log_in(session, method, options)` may ask the user; `log_in_again(session,
+method, login)` does not, and uses what the first login stored in `login`. Each returns a Credential whose `login` has
+`method`, or raises CliError. LOGIN_METHODS lists the modules.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ LOGIN_METHODS: Mapping[str, str] = MappingProxyType(
 
 
 class LoginApi(Protocol):
-    """The API, as far as a login needs it."""
+    """The part of the API client that a login needs."""
 
     def fetch(self, call: ApiCall[_T]) -> ApiReply[_T]: ...
 
@@ -38,7 +38,7 @@ class LoginApi(Protocol):
 
 
 class LoginSession(Protocol):
-    """The command's session, as far as a login needs it."""
+    """The part of the command's session that a login needs."""
 
     @property
     def address(self) -> ApiAddress: ...
@@ -52,37 +52,37 @@ class LoginSession(Protocol):
 
 
 class LoginOptions(NamedTuple):
-    """What the person said."""
+    """From the command line."""
 
     method: str | None = None
     profile: str | None = None
-    """aws: of their AWS configuration."""
+    """aws: profile of the AWS configuration."""
     by_device: bool | None = None
-    """oidc: with a code on another device; None: whatever suits this machine."""
+    """oidc: with a code on another device; None: decided by whether this machine has a browser."""
 
 
 def log_in(session: LoginSession, options: LoginOptions) -> Credential:
-    """By the way that was asked for, else by the first that the server offers and we know."""
+    """With the requested method, or with the first one that the server offers and this client knows."""
     offered = _offered_methods(session)
-    wanted = options.method or ("aws" if options.profile else "oidc" if options.by_device is not None else None)
+    requested = options.method or ("aws" if options.profile else "oidc" if options.by_device is not None else None)
     for method in offered:
-        if method.kind in LOGIN_METHODS and wanted in (None, method.kind):
+        if method.kind in LOGIN_METHODS and requested in (None, method.kind):
             credential: Credential = _load_method(method.kind).log_in(session, method, options)
             return credential
-    if wanted is not None:
-        kinds = ", ".join(method.kind for method in offered) or "none that is known"
+    if requested is not None:
+        kinds = ", ".join(method.kind for method in offered) or "none that this client knows"
         raise CliError(
-            ExitCode.AUTH, f"{session.address.url} does not let people in by {wanted}", f"It offers: {kinds}"
+            ExitCode.AUTH, f"{session.address.url} does not offer the login method {requested}", f"It offers: {kinds}"
         )
     raise CliError(
         ExitCode.AUTH,
-        f"{session.address.url} hands out no keys to this machine",
-        "Ask its operator for one (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
+        f"{session.address.url} offers no login method",
+        "Ask its operator for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
     )
 
 
 def log_in_again(session: LoginSession, stored: Credential) -> Credential:
-    """Without a word to anybody. Raises Unreachable when it may work a little later."""
+    """Without asking the user. Raises Unreachable if a later try may succeed."""
     try:
         credential = _log_in_again(session, stored)
     except ClientError as error:
@@ -93,9 +93,9 @@ def log_in_again(session: LoginSession, stored: Credential) -> Credential:
         session.api_with_key(credential.api_key).revoke_key()
         raise CliError(
             ExitCode.AUTH,
-            f"your key for {session.address.url} has ended, and who is logged in to {stored.login['method']} now is "
+            f"your key for {session.address.url} has expired, and the {stored.login['method']} login is now "
             f"{credential.username}, not {stored.username}",
-            "Run `gpu-dev login` to go on as somebody else",
+            "Run `gpu-dev login` to continue as another user",
         )
     return credential
 
@@ -104,21 +104,21 @@ def _log_in_again(session: LoginSession, stored: Credential) -> Credential:
     kind = stored.login.get("method", "")
     method = next((each for each in _offered_methods(session) if each.kind == kind), None)
     if kind not in LOGIN_METHODS or method is None:
-        raise CliError(ExitCode.AUTH, f"your key for {session.address.url} has ended", "Run `gpu-dev login`")
+        raise CliError(ExitCode.AUTH, f"your key for {session.address.url} has expired", "Run `gpu-dev login`")
     credential: Credential = _load_method(kind).log_in_again(session, method, stored.login)
     return credential
 
 
 def credential_from(view: LoginView, login: Mapping[str, str]) -> Credential:
-    ends = view.expires_at.isoformat() if view.expires_at else None
-    return Credential(view.api_key, view.username, ends, login)
+    expires_at = view.expires_at.isoformat() if view.expires_at else None
+    return Credential(view.api_key, view.username, expires_at, login)
 
 
 def _offered_methods(session: LoginSession) -> list[LoginMethod]:
     try:
         return session.anonymous_api().fetch(list_login_methods()).value.methods
     except (NotFound, Unauthenticated, Forbidden):
-        return []  # a server of an earlier version, which knows only keys
+        return []  # an earlier server version without login methods
 
 
 def _load_method(kind: str) -> Any:

@@ -1,6 +1,6 @@
 """The program's entry point: fast paths first, then the full command line, then a clean exit.
 
-It imports next to nothing, so that `gpu-dev --help` costs little more than starting Python.
+It imports almost nothing, so that `gpu-dev --help` costs little more than starting Python.
 """
 
 import contextlib
@@ -16,21 +16,21 @@ _BROKEN_PIPE = 141
 
 
 def main() -> NoReturn:
-    # A program that lives for a tenth of a second has no garbage worth looking for; whoever waits turns it on again.
+    # A process of a tenth of a second needs no garbage collection; commands that wait enable it again.
     gc.disable()
     _open_missing_streams()
     if not os.environ.get("GPU_DEV_DEBUG"):
-        # An interrupt can leave half-made objects whose end Python would report with a traceback.
+        # An interrupt can leave partly constructed objects; Python would print a traceback when it destroys them.
         sys.unraisablehook = lambda _unraisable: None
     try:
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # while still loading; later ones are answered where they are understood
+    except KeyboardInterrupt:  # while modules load; `invoke` handles later ones
         code = _INTERRUPTED
     _exit_process(code)
 
 
 def run(arguments: list[str]) -> int:
-    """The program without its process: takes arguments, answers the exit code."""
+    """Run the program with these arguments; return the exit code."""
     if COMPLETION_VARIABLE not in os.environ:
         if arguments in (["--help"], ["-h"]):
             from gpudev.cli.overview import help_page
@@ -54,8 +54,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Started with a stream closed (`>&-`), Python has None in its place; we write into nothing instead. Nor may what
-    we open have its number: a connection would be taken for our standard input."""
+    """Replace closed standard streams (`>&-`, None in Python) by /dev/null. Their descriptors must stay occupied, or a
+    connection would get the number of standard input."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
     os.close(opened)
@@ -66,8 +66,8 @@ def _open_missing_streams() -> None:
 
 
 def _exit_process(code: int) -> NoReturn:
-    """Flush and go, without the interpreter's tidying up: it takes a tenth of the whole run, and it is where Python
-    would complain about a reader that has gone away (`gpu-dev list | head -1`)."""
+    """Flush and exit without the interpreter's cleanup: it takes a tenth of the whole run, and it prints an error when
+    the reader is gone (`gpu-dev list | head -1`)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

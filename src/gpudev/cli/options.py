@@ -15,8 +15,8 @@ _ID = r"[0-9a-fA-F-]{4,36}"
 _DISK = r"[a-z0-9-]{1,63}"
 
 
-class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later versions of click take one
-    """A reservation's id or its beginning; the server knows which are unique."""
+class ReservationId(click.ParamType):  # type: ignore[type-arg]  # generic only in later versions of click
+    """A reservation id or a prefix of one; the server checks that it is unique."""
 
     name = "id"
 
@@ -36,7 +36,7 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # only later ve
 
 
 class DiskName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a disk, whether there is one or not."""
+    """A disk name; the disk may not exist yet."""
 
     name = "name"
 
@@ -57,26 +57,24 @@ class DiskName(click.ParamType):  # type: ignore[type-arg]
 
 
 class ObjectId(click.ParamType):  # type: ignore[type-arg]
-    """The id of something, or its beginning; the server knows which are unique."""
+    """An object id or a prefix of one; the server checks that it is unique."""
 
     name = "id"
 
-    def __init__(self, what: str, shown_by: str) -> None:
-        self._what = what
+    def __init__(self, kind: str, shown_by: str) -> None:
+        self._kind = kind
         self._shown_by = shown_by
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not re.fullmatch(_ID, text):
             shown = text[:80].encode("ascii", "backslashreplace").decode()
-            self.fail(
-                f"'{shown}' is no {self._what} id: give its first 4 or more hex digits, as {self._shown_by} shows."
-            )
+            self.fail(f"invalid {self._kind} id '{shown}' (expected 4 or more hex digits, as {self._shown_by} shows)")
         return text.lower()
 
 
 class Hours(click.ParamType):  # type: ignore[type-arg]
-    """A number of hours; how many are allowed is the server's to say."""
+    """A number of hours; the server checks the limit."""
 
     name = "hours"
 
@@ -91,7 +89,7 @@ class Hours(click.ParamType):  # type: ignore[type-arg]
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A length of time such as 90m, 2h or 1d, in hours; a number alone is hours."""
+    """A duration such as 90m, 2h or 1d, converted to hours; a bare number means hours."""
 
     name = "time"
     _HOURS: ClassVar[dict[str, float]] = {"m": 1 / 60, "h": 1, "d": 24, "": 1}
@@ -107,14 +105,14 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 
 class PlainText(click.ParamType):  # type: ignore[type-arg]
-    """One line of text that can be sent and shown."""
+    """One printable line of text."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text or not text.isprintable():
-            self.fail("it must be one line of text.", param, ctx)
+            self.fail("invalid text (expected one printable line)", param, ctx)
         return text
 
 
@@ -128,8 +126,8 @@ TEXT = PlainText()
 
 
 def api_options(function: _F) -> _F:
-    """For every command that speaks to the API."""
-    function = click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")(function)
-    return click.option("--json", "as_json", is_flag=True, help="Print the API's answer as JSON and nothing else.")(
+    """Options of every command that calls the API."""
+    function = click.option("--api-url", metavar="URL", help="API address; overrides all settings.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print the API's response as JSON and nothing else.")(
         function
     )

@@ -1,4 +1,4 @@
-"""Terminal output: text made safe, colour where wanted, JSON untouched."""
+"""Terminal output: sanitized text, colours where supported, JSON unchanged."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-# C0 and C1 controls, and what turns the direction of text: a name somebody chose must not drive a terminal.
+# C0 and C1 controls and bidirectional overrides: a user-chosen name must not control the terminal.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
 _CONTROLS_BUT_NEWLINE = {code: sign for code, sign in _CONTROLS.items() if code != 0x0A}
 _NARROWEST = 12
@@ -15,7 +15,7 @@ _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "dim": "2"
 
 
 def configure_streams() -> None:
-    """No character is worth an error: what the locale cannot show is shown as a question mark."""
+    """Print a question mark for characters that the locale cannot encode, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -23,7 +23,7 @@ def configure_streams() -> None:
 
 
 def clean(text: object) -> str:
-    """One line of harmless text."""
+    """The text without control characters, on one line."""
     return str(text).translate(_CONTROLS)
 
 
@@ -32,7 +32,7 @@ def write_line(text: str = "") -> None:
 
 
 def write_note(text: str) -> None:
-    """To the person, beside the output proper. Whatever was written before comes out first, if it can."""
+    """Write to standard error. Flushes standard output first, if possible, to keep the order."""
     with suppress(OSError):
         sys.stdout.flush()
     sys.stderr.write(text.translate(_CONTROLS_BUT_NEWLINE) + "\n")
@@ -40,14 +40,14 @@ def write_note(text: str) -> None:
 
 
 def write_json(raw: bytes) -> None:
-    """The API's answer, byte for byte, and a line's end."""
+    """The API's response, byte for byte, with a final newline."""
     sys.stdout.flush()
     sys.stdout.buffer.write(raw.rstrip(b"\n") + b"\n")
     sys.stdout.flush()
 
 
 def stdout_is_terminal() -> bool:
-    """A terminal that can be drawn on."""
+    """Whether standard output is a terminal with cursor control."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
@@ -59,7 +59,7 @@ def terminal_columns() -> int:
 
 
 def can_ask() -> bool:
-    """Whether somebody is there to answer."""
+    """Whether a person can answer questions: stdin and stdout are terminals."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -82,15 +82,15 @@ def table(
 ) -> str:
     """Columns of plain text, two spaces apart; `colours` paints each row's second column.
 
-    What does not fit a terminal would wrap and tear the columns apart: the last column is cut, or goes on below its
-    row where it is to be `unabridged`. Piped elsewhere, everything is in its place.
+    On a terminal, the last column is cut to fit, or continues below its row if `unabridged`. Otherwise lines have
+    full length.
     """
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(_width(row[i]) for row in (header, *cleaned)) for i in range(len(header))]
     below: list[list[str]] = [[] for _ in cleaned]
     if stdout_is_terminal():
-        room = terminal_columns() - sum(widths[:-1]) - 2 * (len(widths) - 1)
-        widths[-1] = max(_NARROWEST, min(widths[-1], room))
+        available = terminal_columns() - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        widths[-1] = max(_NARROWEST, min(widths[-1], available))
         for index, row in enumerate(cleaned):
             row[-1], rest = split(row[-1], widths[-1]) if unabridged else (cut(row[-1], widths[-1]), "")
             below[index] = wrap(rest, terminal_columns() - len(_CONTINUATION_INDENT))
@@ -104,16 +104,16 @@ def table(
 
 
 def split(text: str, width: int) -> tuple[str, str]:
-    """What fits into so many columns, broken where a sentence pauses, and the rest."""
+    """Split into the part that fits `width` columns, broken at punctuation, and the rest."""
     if _width(text) <= width:
         return text, ""
-    pauses = [match.end() for match in re.finditer(r"[,;] | (?=\()", text) if _width(text[: match.end()]) <= width]
-    at = pauses[-1] if pauses else 0
+    breaks = [match.end() for match in re.finditer(r"[,;] | (?=\()", text) if _width(text[: match.end()]) <= width]
+    at = breaks[-1] if breaks else 0
     return text[:at].rstrip(" ,;"), text[at:]
 
 
 def indent_below_label(label: str, text: str, indent: int) -> str:
-    """`text` behind its label: on a terminal in lines that fit it, all but the first indented; elsewhere one line."""
+    """`text` after its label: wrapped on a terminal, with continuation lines indented; otherwise one line."""
     columns = terminal_columns()
     if not sys.stdout.isatty() or _width(label + text) <= columns:
         return label + text
@@ -122,20 +122,20 @@ def indent_below_label(label: str, text: str, indent: int) -> str:
 
 
 def wrap(text: str, width: int, first_width: int | None = None) -> list[str]:
-    """Broken between words. A word that is too long for a line has one to itself."""
+    """Break between words. A word longer than a line gets its own line."""
     lines: list[str] = []
-    room = width if first_width is None else first_width
+    limit = width if first_width is None else first_width
     for word in text.split():
-        if lines and _width(lines[-1]) + 1 + _width(word) <= room:
+        if lines and _width(lines[-1]) + 1 + _width(word) <= limit:
             lines[-1] += f" {word}"
         else:
-            room = width if lines else room
+            limit = width if lines else limit
             lines.append(word)
     return lines
 
 
 def cut(text: str, width: int) -> str:
-    """As much of it as fits into so many columns."""
+    """The longest prefix that fits `width` columns."""
     if text.isascii():
         return text[:width]
     while _width(text) > width:
@@ -152,7 +152,7 @@ def _pad(cell: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns on a screen."""
+    """Terminal columns."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

@@ -1,42 +1,42 @@
 """All commands with their modules and summaries, and the overview page.
 
-It imports nothing: the page everybody sees first is shown without loading the argument parser.
+It imports nothing, so that the overview page is shown without loading the argument parser.
 """
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Reservations": {
         "reserve": "Reserve GPUs and wait until the dev server is ready",
-        "run": "Reserve GPUs, run a command there on your folder, release them",
+        "run": "Reserve GPUs, run a command on a copy of your folder, release",
         "list": "Show your reservations",
         "status": "Show one reservation in full",
-        "logs": "Show what happened to a reservation, and what happens",
-        "extend": "Stay longer",
-        "cancel": "End reservations",
-        "avail": "Show which GPUs are free, and the wait for those that are not",
+        "logs": "Show the history of a reservation, and follow it",
+        "extend": "Extend an active reservation",
+        "cancel": "Cancel reservations",
+        "avail": "Show free GPUs, and the expected wait for the others",
     },
     "On a dev server": {
         "connect": "Open a shell on a dev server, or run a command there",
-        "exec": "Run a command there, for scripts",
-        "cp": "Copy files to a dev server, or from it",
-        "port-forward": "Bring ports of a dev server to this machine",
-        "jupyter": "Jupyter Lab in a dev server, in a browser here",
-        "users": "Let colleagues log in to a dev server",
-        "ssh-config": "Give your dev servers names for ssh and editors",
+        "exec": "Run a command on a dev server, for scripts",
+        "cp": "Copy files to or from a dev server",
+        "port-forward": "Forward ports of a dev server to this machine",
+        "jupyter": "Run Jupyter Lab on a dev server and open it here",
+        "users": "Manage collaborators of a dev server",
+        "ssh-config": "Configure host names of your dev servers for ssh and editors",
     },
     "Disks": {
-        "disk": "Your disks: create, list, show, snapshot, clone, delete, restore",
+        "disk": "Manage disks: create, show, snapshot, clone, delete, restore",
     },
     "Account and settings": {
-        "login": "Get an API key, or store one you were given",
-        "logout": "End that key, at the server and here",
+        "login": "Log in and store an API key",
+        "logout": "Revoke the stored API key and delete it",
         "config": "Get, set and show settings",
-        "completion": "Print a shell's completion script",
+        "completion": "Print the completion script for a shell",
     },
     "For operators": {
-        "priority": "Let one who waits go before others, or after them",
+        "priority": "Set the priority of a queued reservation",
     },
     "For programs": {
-        "proxy-command": "Carry ssh through HTTPS, as ssh's ProxyCommand",
+        "proxy-command": "Tunnel ssh through HTTPS, as ssh's ProxyCommand",
     },
     "One machine": {
         "up": "Start the whole system on this machine",
@@ -76,8 +76,8 @@ def help_page() -> str:
     lines = [
         "Usage: gpu-dev COMMAND [OPTIONS]",
         "",
-        "  Reserve GPUs, get a shell, find your disk again next time.",
-        "  Begin with:  gpu-dev reserve --gpus 2 --hours 4",
+        "  Reserve GPUs, get a shell, keep your files on a disk.",
+        "  Get started:  gpu-dev reserve --gpus 2 --hours 4",
     ]
     for title, commands in SECTIONS.items():
         lines += ["", f"{title}:"]
@@ -86,7 +86,7 @@ def help_page() -> str:
         "",
         "Options:",
         "  --version     Show the version",
-        "  --help        Show this page; after a command, its own",
+        "  --help        Show this page; after a command, its help",
         "",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Questions to a person at a terminal."""
+"""Interactive questions."""
 
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def is_cpu_type(gpu_type: str) -> bool:
-    """By its name, which is all a client has before it asks; the server checks."""
+    """Decided by the name, before any request; the server checks."""
     return gpu_type.startswith("cpu-")
 
 
 def ask_gpu_type(session: CommandSession, *, gpu_count: int | None) -> str | None:
-    """Let them choose among the types that have nodes. None: there is nothing to choose from.
+    """Ask for one of the types that have nodes. None: no type matches.
 
-    `gpu_count` None: they have not said how many, so CPU types are offered as well.
+    `gpu_count` None: the user gave no count, so CPU types are offered as well.
     """
     from gpudev.sdk.http.cluster_endpoints import list_availability
 
@@ -45,25 +45,25 @@ def _describe_type(one: "GpuAvailability") -> str:
     return output.clean(f"{one.gpu_type:<10} {free}{'  (simulated)' if one.simulated else ''}")
 
 
-# Asks before a reservation creates a new disk.
+# Confirmation before a reservation creates a new disk.
 
 
 def confirm_new_disk(session: CommandSession, name: str | None, *, may_ask: bool, quiet: bool) -> bool:
-    """False: they were asked, and want none."""
+    """False: the user was asked and declined."""
     if name is None or name == NO_DISK:
         return True
     missing = _find_missing_text(session, name)
     if missing is None:
         return True
     if may_ask:
-        return click.confirm(f"{output.clean(missing)}. Make a new, empty one?", default=True)
+        return click.confirm(f"{output.clean(missing)}. Create a new, empty one?", default=True)
     if not quiet:
-        output.write_line(output.clean(f"{missing}. A new, empty one is made."))
+        output.write_line(output.clean(f"{missing}. Creating a new, empty one."))
     return True
 
 
 def _find_missing_text(session: CommandSession, name: str) -> str | None:
-    """In the API's own words, which also tell of one that was deleted. None: it is there."""
+    """The API's message, which also mentions a deleted disk of that name. None: the disk exists."""
     from gpudev.sdk.http import disk_endpoints
 
     try:
@@ -73,4 +73,4 @@ def _find_missing_text(session: CommandSession, name: str) -> str | None:
     if found.state != "failed":
         return None
     why = found.operation.error if found.operation is not None else None
-    return f"Disk {name!r} was asked for and could not be made{f' ({why})' if why else ''}"
+    return f"Disk {name!r} could not be created{f' ({why})' if why else ''}"

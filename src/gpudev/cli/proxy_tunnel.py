@@ -1,4 +1,4 @@
-"""`proxy-command` without the argument parser: ssh starts it for every connection."""
+"""`proxy-command`: tunnels ssh through HTTPS. Light, because ssh starts it for every connection."""
 
 import json
 import os
@@ -17,12 +17,11 @@ from gpudev.sdk.errors import ClientError
 from gpudev.version import __version__
 from gpudev.wire import websocket
 
-# The short way to a session, for when everything is as usual: the key at hand, a token for it, and a WebSocket, over
-# one connection and with next to nothing loaded. ssh starts us for every connection, and whoever types waits for it.
+# The fast path for the normal case: a stored key, a token, and a WebSocket over one connection, with few modules
+# loaded, because the user waits for it at every connection.
 #
-# Whatever is unusual (no key, one that has ended, another's certificate, a proxy on the way, a refusal) is not
-# understood here: None says so, and the whole client begins from the beginning. It has all the words, and knows what
-# to do.
+# It handles no special case (no key, an expired key, a pinned certificate, an HTTP proxy, an error response): it
+# returns None, and the full client starts over, with renewal and proper error messages.
 
 
 _PATIENCE_SECONDS = 5.0
@@ -31,27 +30,27 @@ _LONGEST_BODY = 64 * 1024
 
 
 class FastConnection(NamedTuple):
-    """A WebSocket that was agreed upon, and what came through it already; None: straight to the dev server."""
+    """An open WebSocket and the bytes already received; `received` None: a direct connection to the dev server."""
 
     socket: socket.socket
     received: bytes | None
 
 
 class _NeedsFullClient(Exception):
-    """Left to the whole client."""
+    """A special case that the full client handles."""
 
 
 class _FastResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]
     rest: bytes
-    """What has come of what follows the head."""
+    """Bytes received after the head."""
 
 
 def open_fast_connection(
     job_id: str, api_url: str | None, env: Mapping[str, str] | None = None, *, auto: bool = False
 ) -> FastConnection | None:
-    """To the ssh server of this dev server; None: not this way. `auto`: straight, where it can be reached so."""
+    """Connect to the dev server's ssh server; None: use the full client. `auto`: directly, if it is reachable."""
     opened: list[socket.socket] = []
     try:
         return _open_fast(job_id, api_url, os.environ if env is None else env, auto, opened)
@@ -64,15 +63,15 @@ def open_fast_connection(
 def _open_fast(
     job_id: str, api_url: str | None, env: Mapping[str, str], auto: bool, opened: list[socket.socket]
 ) -> FastConnection:
-    """`opened`: every connection, for whoever has to close it."""
+    """Appends every connection to `opened`, so that the caller can close it."""
     url, key = _find_url_and_key(api_url, env)
     line = _connect(url, env)
     opened.append(line)
     if auto:
-        straight = _connect_directly(_request_json(line, url, "GET", f"/v1/jobs/{job_id}", key))
-        if straight is not None:
+        direct = _connect_directly(_request_json(line, url, "GET", f"/v1/jobs/{job_id}", key))
+        if direct is not None:
             line.close()
-            return FastConnection(straight, None)
+            return FastConnection(direct, None)
     token = _request_token(line, url, job_id, key)
     if token["url"] is not None:
         line.close()
@@ -96,15 +95,15 @@ def _find_url_and_key(api_url: str | None, env: Mapping[str, str]) -> tuple[Spli
 
 def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -> socket.socket:
     host, secure = url.hostname or "", url.scheme == "https"
-    through = env.get(f"{url.scheme}_proxy") or env.get(f"{url.scheme.upper()}_PROXY")
-    if through and not api_address.is_loopback(host):
+    http_proxy = env.get(f"{url.scheme}_proxy") or env.get(f"{url.scheme.upper()}_PROXY")
+    if http_proxy and not api_address.is_loopback(host):
         raise _NeedsFullClient
     if secure and pinned:
         from gpudev.sdk.http.certificate_pins import find_pin
 
         if find_pin(env, url.geturl()) is not None:
             raise _NeedsFullClient
-    # As bytes: a name that is text is first looked at by a codec for other alphabets, which takes a while to load.
+    # As bytes: a str would load the IDNA codec, which is slow.
     where = (host.encode("ascii"), url.port or (443 if secure else 80))
     line = socket.create_connection(where, timeout=_PATIENCE_SECONDS)  # type: ignore[arg-type]
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,7 +117,7 @@ def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -
 def _connect_directly(job: Mapping[str, object]) -> socket.socket | None:
     host, port = job.get("node_ip"), job.get("node_port")
     if not isinstance(host, str) or not isinstance(port, int):
-        raise _NeedsFullClient  # not ready, or over: the whole client says so
+        raise _NeedsFullClient  # not ready, or ended: the full client reports it
     try:
         return open_if_ssh(host, port)
     except (OSError, OverflowError):
@@ -126,39 +125,39 @@ def _connect_directly(job: Mapping[str, object]) -> socket.socket | None:
 
 
 def _request_token(line: socket.socket, url: SplitResult, job_id: str, key: str) -> dict[str, str | None]:
-    told = _request_json(line, url, "POST", f"/v1/jobs/{job_id}/proxy-token", key)
-    if not all(isinstance(told.get(name), str) for name in ("token", "reservation_id")):
+    reply = _request_json(line, url, "POST", f"/v1/jobs/{job_id}/proxy-token", key)
+    if not all(isinstance(reply.get(name), str) for name in ("token", "reservation_id")):
         raise _NeedsFullClient
-    return {"url": None, **told}
+    return {"url": None, **reply}
 
 
 def _request_json(line: socket.socket, url: SplitResult, method: str, path: str, key: str) -> dict[str, Any]:
-    """What the API tells, on a line that stays open for the next question."""
+    """One request on a connection that stays open for the next one."""
     line.sendall(_request_head(method, url, path, key, {"Content-Length": "0", "Accept": "application/json"}))
-    answer = _read_response(line)
-    size = int(answer.headers.get("content-length", _LONGEST_BODY + 1))
-    if answer.status != 200 or not 0 <= size <= _LONGEST_BODY or answer.headers.get("connection") == "close":
+    response = _read_response(line)
+    size = int(response.headers.get("content-length", _LONGEST_BODY + 1))
+    if response.status != 200 or not 0 <= size <= _LONGEST_BODY or response.headers.get("connection") == "close":
         raise _NeedsFullClient
-    body = answer.rest
+    body = response.rest
     while len(body) < size:
         body += _receive_some(line)
-    told = json.loads(body[:size])
-    if not isinstance(told, dict):
+    reply = json.loads(body[:size])
+    if not isinstance(reply, dict):
         raise _NeedsFullClient
-    return told
+    return reply
 
 
 def _upgrade(line: socket.socket, url: SplitResult, reservation_id: str | None, token: str | None) -> bytes:
-    """What came right behind the agreement."""
+    """Bytes received after the upgrade response."""
     key = websocket.new_key()
-    asking = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key}
+    upgrade = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": key}
     line.sendall(
-        _request_head("GET", url, f"/v1/jobs/{reservation_id}/ssh", token or "", {"Connection": "Upgrade", **asking})
+        _request_head("GET", url, f"/v1/jobs/{reservation_id}/ssh", token or "", {"Connection": "Upgrade", **upgrade})
     )
-    answer = _read_response(line)
-    if answer.status != 101 or answer.headers.get("sec-websocket-accept") != websocket.accept_value(key):
+    response = _read_response(line)
+    if response.status != 101 or response.headers.get("sec-websocket-accept") != websocket.accept_value(key):
         raise _NeedsFullClient
-    return answer.rest
+    return response.rest
 
 
 def _request_head(method: str, url: SplitResult, path: str, bearer: str, headers: Mapping[str, str]) -> bytes:
@@ -197,7 +196,7 @@ _EXIT_CODES = {_RESERVATION_ENDED: ExitCode.RESERVATION_ENDED, _ACCESS_ENDED: Ex
 
 
 def run_fast_path(arguments: Sequence[str]) -> int | None:
-    """The exit code; None: this is for the argument parser, which has words for whatever is unusual about it."""
+    """The exit code; None: the arguments need the full parser."""
     found = re.fullmatch(
         r"(?P<auto>--auto\0)?(?:--api-url\0(?P<url>[^\0]+)\0)?(?P<id>[0-9a-f-]{36})", "\0".join(arguments)
     )
@@ -223,12 +222,11 @@ def run_tunnel(job_id: str, *, auto: bool, api_url: str | None) -> None:
     stdio_pipe.close_websocket(line)
     if closed is not None and closed.code not in _NORMAL_CLOSE_CODES:
         code = _EXIT_CODES.get(closed.code, ExitCode.UNREACHABLE)
-        raise CliError(code, f"the connection was ended: {closed.reason or f'code {closed.code}'}")
+        raise CliError(code, f"the connection was closed: {closed.reason or f'code {closed.code}'}")
 
 
 def _open_with_full_client(job_id: str, auto: bool, api_url: str | None) -> "tuple[socket.socket, bytes | None]":
-    """By the whole client. A WebSocket, and what came through it already; None in its place: straight to the dev
-    server."""
+    """A WebSocket and the bytes already received; None instead of bytes: a direct connection to the dev server."""
     from gpudev.cli.command_session import CommandSession
 
     session = CommandSession(api_url)
@@ -236,7 +234,7 @@ def _open_with_full_client(job_id: str, auto: bool, api_url: str | None) -> "tup
         from gpudev.sdk.http.endpoints import get_job
         from gpudev.sdk.remote import ssh_route
 
-        straight = ssh_route.connect_directly(session.api.fetch(get_job(job_id)).value)
-        if straight is not None:
-            return straight, None
+        direct = ssh_route.connect_directly(session.api.fetch(get_job(job_id)).value)
+        if direct is not None:
+            return direct, None
     return session.api.open_tunnel(job_id)

@@ -1,7 +1,7 @@
 """Standard input and output as one end of a connection: a WebSocket, or a plain socket.
 
-One chunk at most is under way in each direction, and neither direction waits for the other: what the slower end does
-not take is not read from the faster one. Nothing about ssh is known here.
+At most one chunk is in flight per direction, and the directions are independent: data is read only as fast as the
+other end accepts it. Knows nothing about ssh.
 """
 
 import errno
@@ -21,33 +21,33 @@ from gpudev.sdk.errors import Unreachable
 from gpudev.wire import websocket
 
 _CHUNK = 512 * 1024
-"""At most so much is read at once: what is there, and larger steps when there is much."""
+"""Upper limit of one read."""
 _PIPE_SIZE = 1024 * 1024
 _LARGE_READ = 32 * 1024
 _GATHER_SECONDS = 0.0005
-"""Where much comes at once, more is on its way: one larger step is cheaper than many."""
+"""After a large read more data follows soon; one larger read is cheaper than many small ones."""
 _MORE = getattr(socket, "MSG_MORE", 0)
 _IN, _OUT = select.POLLIN, select.POLLOUT
 _GONE = select.POLLHUP | select.POLLERR
 SILENCE_SECONDS = 90.0
-"""The server pings every 20 seconds: when it has said nothing for so long, it is not there any more."""
+"""The server pings every 20 seconds; after this much silence the connection counts as dead."""
 _CLOSE_SECONDS = 2.0
 
 
 class Framing(Protocol):
-    """How bytes are said on the connection."""
+    """How bytes are framed on the connection."""
 
     silence: float | None
 
     def header(self, size: int) -> bytes:
-        """What goes before so many bytes of ours; before none: no more will come."""
+        """What precedes `size` bytes of payload; size 0 announces the end."""
         ...
 
     def decode(self, received: memoryview) -> Iterator[websocket.FrameEvent]: ...
 
 
 class PlainFraming:
-    """As they are."""
+    """Raw bytes."""
 
     silence: float | None = None
 
@@ -59,7 +59,7 @@ class PlainFraming:
 
 
 class WebSocketFraming:
-    """In a WebSocket's messages."""
+    """WebSocket messages."""
 
     silence: float | None = SILENCE_SECONDS
 
@@ -74,18 +74,17 @@ class WebSocketFraming:
 
 
 class StdioPipe:
-    def __init__(self, line: socket.socket, speech: Framing, source: int = 0, sink: int = 1) -> None:
+    def __init__(self, line: socket.socket, framing: Framing, source: int = 0, sink: int = 1) -> None:
         self._socket = line
-        self._framing = speech
+        self._framing = framing
         self._source = source
         self._sink = sink
         self._buffer = memoryview(bytearray(_CHUNK))
         self._outgoing = memoryview(bytearray(_CHUNK))
-        """Read into only while nothing of it is left to say."""
+        """Read into only while nothing of it is left to send."""
         self._to_send: list[memoryview] = []
         self._to_move = 0
-        """Bytes that were announced and go from the source to the line without being looked at, before what is said
-        afterwards."""
+        """Announced bytes that the kernel moves from the source to the socket, before `_to_send_after_move`."""
         self._to_send_after_move: list[memoryview] = []
         self._to_write: list[memoryview] = []
         self._source_ended = False
@@ -98,8 +97,8 @@ class StdioPipe:
         self._polls: dict[tuple[bool, bool, int], select.poll] = {}
 
     def run(self, first: bytes = b"") -> websocket.ClosePayload | None:
-        """Until both directions have ended or the other side says goodbye, which is answered. `first`: what was
-        received already. Raises Unreachable when the connection breaks, BrokenPipeError when nobody reads us."""
+        """Run until both directions have ended or the peer closes; returns its close payload. `first`: bytes already
+        received. Raises Unreachable if the connection breaks, BrokenPipeError if the sink is closed."""
         self._socket.setblocking(False)
         with _non_blocking(self._sink), _enlarged_pipe(self._source):
             try:
@@ -108,7 +107,7 @@ class StdioPipe:
                 while not self._is_over():
                     self._run_once()
             except websocket.BrokenProtocol as error:
-                raise Unreachable(f"what comes from the proxy makes no sense ({error})", sent=True) from error
+                raise Unreachable(f"invalid data from the proxy ({error})", sent=True) from error
         return self._closed
 
     def _is_over(self) -> bool:
@@ -120,28 +119,28 @@ class StdioPipe:
         return bool(self._to_send or self._to_move)
 
     def _run_once(self) -> None:
-        """Wait until something can be done, and do it."""
+        """Wait for readiness and handle it."""
         may_read = not self._has_to_send() and not self._source_ended
         line = (_OUT if self._has_to_send() else 0) | (_IN if not self._to_write and not self._socket_ended else 0)
         ready = dict(self._poll(may_read, bool(self._to_write), line).poll(self._poll_timeout()))
         if not ready and not self._retry_at_once:
-            raise Unreachable("the connection to the proxy is dead: nothing was heard for too long", sent=True)
+            raise Unreachable("the connection to the proxy is dead: nothing received for too long", sent=True)
         if self._source in ready:
             self._read_source()
         if self._sink in ready:
             self._write_sink()
-        happened = ready.get(self._socket.fileno(), 0)
-        if self._has_to_send() and happened & (_OUT | _GONE):
+        events = ready.get(self._socket.fileno(), 0)
+        if self._has_to_send() and events & (_OUT | _GONE):
             self._send()
-        if not self._to_write and not self._socket_ended and (happened & (_IN | _GONE) or self._retry_at_once):
+        if not self._to_write and not self._socket_ended and (events & (_IN | _GONE) or self._retry_at_once):
             self._receive()
 
     def _poll(self, may_read: bool, must_write: bool, line: int) -> "select.poll":
-        """There are few ways to wait; each is made once."""
+        """Poll objects are cached; there are few combinations."""
         poll = self._polls.get((may_read, must_write, line))
         if poll is None:
             poll = self._polls[may_read, must_write, line] = select.poll()
-            if line:  # one that nothing is wanted of would tell again and again that it has ended
+            if line:  # a registered socket without interest would report its end in a busy loop
                 poll.register(self._socket, line)
             if may_read:
                 poll.register(self._source, _IN)
@@ -150,7 +149,7 @@ class StdioPipe:
         return poll
 
     def _poll_timeout(self) -> float | None:
-        """In milliseconds. Who cannot write is not waiting for the other side."""
+        """In milliseconds. While the sink is blocked, silence of the peer does not count."""
         if self._retry_at_once and not self._to_write:
             return 0
         return None if self._framing.silence is None or self._to_write else self._framing.silence * 1000
@@ -187,13 +186,13 @@ class StdioPipe:
         except self._would_block:
             return
         except OSError as error:
-            # What the other side said last may still lie here, and says more than a broken connection does.
+            # The peer's close message may still be unread, and says more than a broken connection.
             self._to_send, self._to_move, self._to_send_after_move, self._source_ended = [], 0, [], True
             if self._socket_ended:
                 raise _connection_cut(error) from error
 
     def _move(self) -> None:
-        """From pipe to socket inside the kernel. Where that cannot be done, what was announced is read after all."""
+        """Move from pipe to socket inside the kernel. If that is unsupported, read the announced bytes instead."""
         try:
             self._to_move -= os.splice(self._source, self._socket.fileno(), self._to_move, flags=os.SPLICE_F_NONBLOCK)
         except OSError as error:
@@ -215,7 +214,7 @@ class StdioPipe:
             return
         except OSError as error:
             raise _connection_cut(error) from error
-        # A TLS record may hold more than was taken, and polling the socket does not tell.
+        # A TLS record may hold more data that poll does not report.
         self._retry_at_once = self._is_tls and self._socket.pending() > 0  # type: ignore[attr-defined]
         if count == 0:
             if isinstance(self._framing, WebSocketFraming):
@@ -232,8 +231,8 @@ class StdioPipe:
                 case websocket.EndEvent():
                     self._end_receiving()
                 case websocket.ControlEvent(websocket.PING, payload):
-                    waiting = self._to_send_after_move if self._to_move else self._to_send
-                    waiting.append(memoryview(websocket.client_pong(payload)))
+                    pending = self._to_send_after_move if self._to_move else self._to_send
+                    pending.append(memoryview(websocket.client_pong(payload)))
                 case websocket.ControlEvent(websocket.CLOSE, payload):
                     self._closed = websocket.parse_close(payload)
                     return
@@ -257,7 +256,7 @@ class StdioPipe:
             self._end_writing()
 
     def _end_writing(self) -> None:
-        """Whoever reads us learns that no more comes."""
+        """Signal end of file to the reader of the sink."""
         if self._sink is not None and self._sink >= 0:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._sink)
@@ -265,7 +264,7 @@ class StdioPipe:
 
 
 def _would_block_errors(is_tls: bool) -> tuple[type[OSError], ...]:
-    """What a line says that can do nothing at the moment. Without TLS there is no need to load what knows it."""
+    """Errors that mean "try later". Imports ssl only for TLS."""
     if not is_tls:
         return (BlockingIOError,)
     import ssl
@@ -274,18 +273,18 @@ def _would_block_errors(is_tls: bool) -> tuple[type[OSError], ...]:
 
 
 def _can_move(source: int, line: socket.socket) -> bool:
-    """Whether the kernel can take bytes from the one to the other by itself: Linux, a pipe, a TCP line without TLS."""
+    """Whether splice works: Linux, a pipe, a TCP socket without TLS."""
     is_plain = not hasattr(line, "pending") and line.family in (socket.AF_INET, socket.AF_INET6)
     return hasattr(os, "splice") and is_plain and stat.S_ISFIFO(os.fstat(source).st_mode)
 
 
 def _readable_bytes(pipe: int) -> int:
-    """How many bytes can be taken at once. None: it has ended."""
+    """Bytes that can be read without blocking; 0 at the end."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def close_websocket(line: socket.socket) -> None:
-    """The end of a WebSocket, without waiting long for an answer."""
+    """Close a WebSocket, without waiting long for the reply."""
     try:
         line.settimeout(_CLOSE_SECONDS)
         line.sendall(websocket.client_close(1000))
@@ -300,7 +299,7 @@ def close_websocket(line: socket.socket) -> None:
 
 def _connection_cut(error: OSError | None) -> Unreachable:
     why = f" ({error.strerror})" if error is not None and error.strerror else ""
-    return Unreachable(f"the connection was cut{why}", sent=True)
+    return Unreachable(f"the connection broke{why}", sent=True)
 
 
 def _end_sending(line: socket.socket) -> None:
@@ -309,7 +308,7 @@ def _end_sending(line: socket.socket) -> None:
 
 
 def _drop_bytes(parts: list[memoryview], count: int) -> None:
-    """So many bytes off the front."""
+    """Remove `count` bytes from the front."""
     while count:
         if count < len(parts[0]):
             parts[0] = parts[0][count:]
@@ -319,7 +318,7 @@ def _drop_bytes(parts: list[memoryview], count: int) -> None:
 
 @contextmanager
 def _non_blocking(descriptor: int) -> Iterator[None]:
-    """Pipes and sockets only: what else there is belongs to others too, or never blocks for long."""
+    """Pipes and sockets only: a terminal is shared with other processes, and files do not block for long."""
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         yield
@@ -335,7 +334,7 @@ def _non_blocking(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _enlarged_pipe(descriptor: int) -> Iterator[None]:
-    """A pipe that holds more needs fewer turns. Only Linux can, and not always: it goes without, too."""
+    """A larger pipe needs fewer system calls. Optional: Linux only, and may fail."""
     resize: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)
     if resize is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The SDK: the client that programs import and the command line is written on.
+"""The SDK: the Python client, and the base of the command line.
 
-A layer of its own below the command line. It loads nothing but the standard library, prints nothing and asks nobody.
+It uses only the standard library, prints nothing and asks no questions.
 """

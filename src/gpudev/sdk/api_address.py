@@ -19,11 +19,11 @@ _LOOPBACK_NAMES = ("localhost", "ip6-localhost")
 class ApiAddress(NamedTuple):
     url: str
     embedded: bool
-    """It is the system that this person started on this machine: we may log in by ourselves."""
+    """The user's own system on this machine, where the client logs in automatically."""
 
     @property
     def is_local(self) -> bool:
-        """On this machine, so that its keys are at hand."""
+        """On this machine, so that the user's public keys can be read."""
         return self.embedded or is_loopback(urlsplit(self.url).hostname or "")
 
 
@@ -38,7 +38,7 @@ def choose_address(
     embedded_url: str | None,
     option_name: str = "--api-url",
 ) -> ApiAddress:
-    """The first that is set, from the most particular to the most general. `option_name`: what its giver calls it."""
+    """The first that is set, most specific first. `option_name`: how messages call `option`."""
     region = region_of(env)
     if option:
         url = check_url(option, option_name)
@@ -49,12 +49,12 @@ def choose_address(
     elif embedded_url:
         url = embedded_url
     else:
-        # Who has never named a region has no use for one here.
+        # Mention regions only if the user has set some.
         known = ", ".join(name for name, _ in preferences.api_urls)
         where = f" for {region}, only for {known}" if known else ""
         raise LocalError(
-            f"no system runs on this machine, and no API address is set{where}",
-            "Start one with `gpu-dev up`, or name one with `gpu-dev config set api_url URL`",
+            f"no API address is set{where}, and no system runs on this machine",
+            "Set one with `gpu-dev config set api_url URL`, or start a system with `gpu-dev up`",
             code="no_api",
         )
     return ApiAddress(url, embedded=url == embedded_url)
@@ -68,18 +68,17 @@ def check_url(text: str, where: str) -> str:
 
 
 def find_embedded_url(system_file: Path) -> str | None:
-    """Where the system on this machine answers, if one was started and not stopped."""
+    """The address of the system on this machine; None: not started."""
     url = read_object(system_file).get("api_url")
     if url is None:
         return None
     if not isinstance(url, str):
-        raise LocalError(f"{system_file} does not say where the system is", "Restart it: `gpu-dev down`, `gpu-dev up`")
+        raise LocalError(f"{system_file} has no valid api_url", "Restart the system: `gpu-dev down`, `gpu-dev up`")
     return check_url(url, f"api_url in {system_file}")
 
 
 def is_supervised(supervisor_file: Path) -> bool:
-    """Whether somebody starts what dies of the system on this machine again. (A number that another has by now makes
-    whoever asks more patient, and nothing worse.)"""
+    """Whether a supervisor restarts the system on this machine. (A reused pid only makes clients wait longer.)"""
     try:
         os.kill(int(supervisor_file.read_text(encoding="ascii").split()[0]), 0)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Renews keys without asking: by the last login method, or as owner of the embedded system."""
+"""Renews keys without questions: by the last login method, or as owner of the embedded system."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from gpudev.sdk.errors import Unauthenticated, Unreachable
 _LOGIN_SECONDS = 120
 _NEXT_STEP = "Run `gpu-dev login`"
 _EXIT_UNREACHABLE = 7
-"""How that program ends when it may work a little later."""
+"""Exit code of `gpu-dev login` if a later try may succeed."""
 
 
 def log_in_again(api_url: str, env: Mapping[str, str]) -> Credential:
-    """What the program has stored by then. Raises Unreachable when it may work a little later."""
+    """The credential that `gpu-dev login --again` stored. Raises Unreachable if a later try may succeed."""
     command = [sys.executable, "-m", "gpudev.cli", "login", "--again", "--json", "--api-url", api_url]
     try:
         done = subprocess.run(
@@ -28,39 +28,37 @@ def log_in_again(api_url: str, env: Mapping[str, str]) -> Credential:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unreachable(f"no new key for {api_url}: {error}", sent=True) from error
     if done.returncode == 0:
-        fresh = credentials.find_credential(paths.credentials_file(env), api_url)
-        if fresh is not None:
-            return fresh
-    why = _detail(done.stderr) or f"your key for {api_url} has ended"
+        renewed = credentials.find_credential(paths.credentials_file(env), api_url)
+        if renewed is not None:
+            return renewed
+    why = _detail(done.stderr) or f"your key for {api_url} has expired"
     if done.returncode == _EXIT_UNREACHABLE:
         raise Unreachable(why, sent=True)
     raise Unauthenticated(why, _NEXT_STEP)
 
 
 def _detail(stderr: bytes) -> str:
-    import json
-
     try:
         return str(json.loads(stderr.splitlines()[-1])["detail"])
     except (ValueError, KeyError, IndexError, TypeError):
         return ""
 
 
-# The owner of the embedded system gets a key through the server's own program.
+# The owner of the embedded system gets a key from `gpu-dev-server`.
 
 
 _OWNER_LOGIN_SECONDS = 60
 _KEY_PREFIX_LENGTH = 16
-"""So much of a key is no secret: it is how lists of keys tell them."""
+"""The public part of a key, shown in key lists."""
 
 
 def log_in_as_owner(state_dir: Path, instead_of: Credential | None = None) -> Credential:
-    """A fresh key for the owner, whose key `instead_of` ends. Raises Unauthenticated when this person is
-    not the owner, or the system does not play along."""
+    """A new key for the owner; `instead_of` is revoked. Raises Unauthenticated if this user is not the owner, or the
+    system fails."""
     if not _is_owner(state_dir):
         raise Unauthenticated(
-            "the system on this machine belongs to somebody else",
-            "Ask them for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
+            "the system on this machine belongs to another user",
+            "Ask its owner for a key (`gpu-dev-server users add NAME`) and store it with `gpu-dev login --key-stdin`",
         )
     command = [sys.executable, "-m", "gpudev.main", "users", "ensure-owner", paths.os_username(), "--json"]
     if instead_of is not None and instead_of.username == paths.os_username() and instead_of.api_key.isprintable():
@@ -72,12 +70,12 @@ def log_in_as_owner(state_dir: Path, instead_of: Credential | None = None) -> Cr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _owner_login_failed(str(error)) from error
     if done.returncode != 0:
-        raise _owner_login_failed(_last_line(done.stderr) or f"it ended with {done.returncode}")
+        raise _owner_login_failed(_last_line(done.stderr) or f"exit code {done.returncode}")
     try:
-        answer = json.loads(done.stdout)
-        return Credential(answer["api_key"], answer["username"], answer.get("expires_at"))
+        reply = json.loads(done.stdout)
+        return Credential(reply["api_key"], reply["username"], reply.get("expires_at"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _owner_login_failed("its answer could not be read") from error
+        raise _owner_login_failed("invalid response") from error
 
 
 def _is_owner(state_dir: Path) -> bool:
@@ -88,7 +86,7 @@ def _is_owner(state_dir: Path) -> bool:
 
 
 def _owner_login_failed(why: str) -> Unauthenticated:
-    return Unauthenticated(f"the system on this machine gave no key: {why}", "Is it running? Try `gpu-dev up`")
+    return Unauthenticated(f"the system on this machine issued no key: {why}", "Is it running? Try `gpu-dev up`")
 
 
 def _last_line(output: bytes) -> str:

@@ -1,13 +1,13 @@
-"""Probes whether an SSH server answers at an address. Stays light."""
+"""Probes whether an SSH server responds at an address. Few imports: `proxy-command` uses it."""
 
 import socket
 
 PROBE_SECONDS = 1.0
-"""Long enough for the other side of the world; who is behind a wall waits no longer than this."""
+"""Covers intercontinental latency; gives up quickly behind a firewall."""
 
 
 def open_if_ssh(host: str, port: int, seconds: float = PROBE_SECONDS) -> socket.socket | None:
-    """A connection to it, nothing read from it yet; None: something else answers there. Raises OSError."""
+    """A connection with nothing read from it; None: not an SSH server. Raises OSError."""
     line = socket.create_connection((host, port), timeout=seconds)
     try:
         if line.recv(4, socket.MSG_PEEK) == b"SSH-":

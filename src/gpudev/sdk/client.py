@@ -1,4 +1,4 @@
-"""The client for programs: `GpuDev` blocks, `AsyncGpuDev` is awaited; both offer the same."""
+"""The Python client: `GpuDev` is synchronous, `AsyncGpuDev` asynchronous, with the same methods."""
 
 from collections.abc import Mapping
 from typing import Unpack
@@ -16,8 +16,8 @@ from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, SyncReso
 
 
 class GpuDev(SyncResource):
-    """Without arguments it finds the API and the key as `gpu-dev` does: environment, settings, the system on this
-    machine, `gpu-dev login`. `env` stands for the environment."""
+    """Without arguments, the API and the key are found as by `gpu-dev`: environment, settings, the system on this
+    machine, `gpu-dev login`. `env` replaces `os.environ`."""
 
     def __init__(
         self, api_url: str | None = None, *, api_key: str | None = None, env: Mapping[str, str] | None = None
@@ -29,7 +29,7 @@ class GpuDev(SyncResource):
         """Reservations."""
         self.disks = Disks(*parts)
         self.users = Users(*parts)
-        """Who else may log in to a dev server."""
+        """Collaborators of a dev server."""
         self.jupyter = Jupyter(*parts)
         self.cluster = Cluster(*parts)
         self.keys = Keys(*parts)
@@ -38,20 +38,20 @@ class GpuDev(SyncResource):
     def reserve(
         self, *, on_change: OnJobChange | None = None, timeout: float | None = None, **options: Unpack[ReserveOptions]
     ) -> ReservationContext:
-        """For `with`: reserve, wait until the dev server is ready, and release it at the end, whatever happens.
-        `on_change` is told of every change on the way; after `timeout` seconds of waiting NotInTime is raised."""
+        """For `with`: reserve, wait until the dev server is ready, and release it at the end in any case. `on_change`
+        is called for every change during the wait. Raises NotInTime after `timeout` seconds of waiting."""
         return ReservationContext(
             self._session, self._client, self._driver, ContextOptions(check_options(options), on_change, timeout)
         )
 
     def server(self, job_id: str, *, on_change: OnJobChange | None = None, timeout: float | None = None) -> Server:
-        """A dev server that was reserved before, once it is ready. Nobody releases it but you."""
+        """The dev server of an existing reservation, once it is ready. It is not released automatically."""
         job = self.jobs.wait(job_id, on_change=on_change, timeout=timeout)
         return Server(self._session, self._client, self._driver, job)
 
     def close(self) -> None:
-        """Nothing more is asked with it, save that what it reserved for a block is still released. `with GpuDev() as
-        client` does it at the end; a program that never does leaves nothing open."""
+        """Reject further calls; open `reserve` blocks still release their reservations. `with GpuDev() as client` calls
+        it at the end. Without it, no connection stays open."""
         self._driver.close()
 
     def __enter__(self) -> "GpuDev":
@@ -62,7 +62,7 @@ class GpuDev(SyncResource):
 
 
 class AsyncGpuDev(AsyncResource):
-    """The same to be awaited. Use it as `async with AsyncGpuDev() as client`, or close it at the end."""
+    """The asynchronous client. Use it as `async with AsyncGpuDev() as client`, or close it at the end."""
 
     def __init__(
         self, api_url: str | None = None, *, api_key: str | None = None, env: Mapping[str, str] | None = None
@@ -74,7 +74,7 @@ class AsyncGpuDev(AsyncResource):
         """Reservations."""
         self.disks = AsyncDisks(*parts)
         self.users = AsyncUsers(*parts)
-        """Who else may log in to a dev server."""
+        """Collaborators of a dev server."""
         self.jupyter = AsyncJupyter(*parts)
         self.cluster = AsyncCluster(*parts)
         self.keys = AsyncKeys(*parts)
@@ -83,8 +83,8 @@ class AsyncGpuDev(AsyncResource):
     def reserve(
         self, *, on_change: OnJobChange | None = None, timeout: float | None = None, **options: Unpack[ReserveOptions]
     ) -> AsyncReservationContext:
-        """For `async with`: reserve, wait until the dev server is ready, and release it at the end, whatever happens.
-        `on_change` is told of every change on the way; after `timeout` seconds of waiting NotInTime is raised."""
+        """For `async with`: reserve, wait until the dev server is ready, and release it at the end in any case.
+        `on_change` is called for every change during the wait. Raises NotInTime after `timeout` seconds of waiting."""
         return AsyncReservationContext(
             self._session, self._client, self._driver, ContextOptions(check_options(options), on_change, timeout)
         )
@@ -92,12 +92,12 @@ class AsyncGpuDev(AsyncResource):
     async def server(
         self, job_id: str, *, on_change: OnJobChange | None = None, timeout: float | None = None
     ) -> AsyncServer:
-        """A dev server that was reserved before, once it is ready. Nobody releases it but you."""
+        """The dev server of an existing reservation, once it is ready. It is not released automatically."""
         job = await self.jobs.wait(job_id, on_change=on_change, timeout=timeout)
         return AsyncServer(self._session, self._client, self._driver, job)
 
     def close(self) -> None:
-        """Nothing more is asked with it."""
+        """Reject further calls and end open streams."""
         self._driver.close()
 
     async def __aenter__(self) -> "AsyncGpuDev":

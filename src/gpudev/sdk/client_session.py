@@ -1,6 +1,6 @@
 """The client's session: preferences, the API's address, and the key for it.
 
-On one machine the owner is logged in by itself; nobody else ever is.
+The owner of the system on this machine is logged in automatically; nobody else is.
 """
 
 import os
@@ -18,12 +18,12 @@ from gpudev.sdk.http.api_client import RETRY_PAUSES, ApiClient
 from gpudev.sdk.http.transport import HttpTransport
 
 _RESTART_PAUSES = (*RETRY_PAUSES, 2.0, 2.0, 2.0, 2.0)
-"""On one machine there is one API: while that begins anew, nobody else answers."""
+"""Longer, because on one machine no other API process responds during a restart."""
 
 
 class ClientSession:
     option_name = "api_url"
-    """What whoever names an address calls it."""
+    """How messages call the `api_url` argument."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ClientSession:
         *,
         api_key: str | None = None,
     ) -> None:
-        """`pin`: the fingerprint of the key the API must show; None: the one that is kept for its address, if any."""
+        """`pin`: fingerprint of the key that the API must present; None: the stored one for its address, if any."""
         self._api_url = api_url
         self._given_pin = pin
         self._api_key = api_key
@@ -58,7 +58,7 @@ class ClientSession:
 
     @cached_property
     def _trace_id(self) -> str:
-        """All that one command asks belongs together."""
+        """Shared by all requests of one command."""
         return new_trace_id()
 
     def new_client(self) -> ApiClient:
@@ -67,21 +67,21 @@ class ClientSession:
         return ApiClient(self.address.url, self._find_or_create_key, self._renew_key, pauses=self._pauses)
 
     def client_with_key(self, key: str) -> ApiClient:
-        """With this key and no other."""
+        """Uses only this key."""
         return ApiClient(self.address.url, lambda: check_key(key, "the key"), pauses=self._pauses)
 
     def anonymous_client(self) -> ApiClient:
-        """For what is open to everybody: the ways to log in."""
+        """Without a key, for public endpoints such as the login methods."""
         return ApiClient(self.address.url, None, pauses=self._pauses)
 
     def single_try_client(self) -> ApiClient:
-        """For what is nice to know: one try, and no login."""
+        """For optional lookups: no retries, no login."""
         return ApiClient(self.address.url, self._require_key, pauses=RETRY_PAUSES[:0])
 
     def new_transport(self) -> HttpTransport:
         step = "`gpu-dev up` starts the system on this machine"
         if self._is_supervised:
-            step = f"It is being started again; what it says is in {paths.log_dir(self.env)}"
+            step = f"It is restarting; its logs are in {paths.log_dir(self.env)}"
         elif not self.address.is_local:
             step = "Check your network, and the address with `gpu-dev config show`"
         return HttpTransport(self.address.url, when_unreachable=step, pin=self._pin, trace_id=self._trace_id)
@@ -94,7 +94,7 @@ class ClientSession:
         )
 
     def log_in_again(self, stored: Credential) -> Credential:
-        """In the way that `stored` was got. Nobody is asked."""
+        """Repeat the login of `stored`, without questions."""
         from gpudev.sdk import automatic_login
 
         return automatic_login.log_in_again(self.address.url, self.env)
@@ -102,20 +102,20 @@ class ClientSession:
     def find_stored_credential(self) -> Credential | None:
         return credentials.find_credential(paths.credentials_file(self.env), self.address.url)
 
-    def replace_stored_key(self, rejected: str | None, fresh: str, expires_at: str | None) -> None:
-        """Instead of the one that was stored, if that was the one."""
+    def replace_stored_key(self, rejected: str | None, key: str, expires_at: str | None) -> None:
+        """Only if the stored key is the rejected one."""
         stored = self.find_stored_credential()
         if stored is not None and stored.api_key == rejected:
-            self.store_credential(stored._replace(api_key=fresh, expires_at=expires_at))
+            self.store_credential(stored._replace(api_key=key, expires_at=expires_at))
 
     def store_credential(self, credential: Credential) -> Credential:
-        check_key(credential.api_key, "what the API gave")
+        check_key(credential.api_key, "the API's new key")
         credentials.store_credential(paths.credentials_file(self.env), self.address.url, credential)
         return credential
 
     @cached_property
     def _pin(self) -> str | None:
-        """Without TLS there is no key to show."""
+        """None without TLS."""
         if self._given_pin is not None or not self.address.url.startswith("https:"):
             return self._given_pin
         from gpudev.sdk.http.certificate_pins import find_pin
@@ -123,7 +123,7 @@ class ClientSession:
         return find_pin(self.env, self.address.url)
 
     def _find_or_create_key(self) -> str:
-        """The key at hand; the owner of the system on this machine gets one without asking."""
+        """The configured key; the owner of the system on this machine gets one automatically."""
         key = self._find_key()
         if key is None and self.address.embedded:
             return self.log_in_as_owner().api_key
@@ -143,13 +143,13 @@ class ClientSession:
         raise Unauthenticated(f"you are not logged in to {self.address.url}", "Run `gpu-dev login`")
 
     def _renew_key(self, rejected: str) -> str | None:
-        """A key that has ended is replaced without a word where we know how it was got, or where it was the owner's
-        own; a key that somebody gave us is not, for we would become another user."""
+        """Renew a key that came from a login method or belongs to the owner. A key entered by hand is not renewed,
+        because the new key could belong to another user."""
         if self.env.get(KEY_VARIABLE):
             return None
         stored = self.find_stored_credential()
         if stored is not None and stored.api_key != rejected and not _is_expired(stored):
-            return stored.api_key  # another of our programs has been here
+            return stored.api_key  # renewed by another process
         if stored is not None and stored.login:
             return self.log_in_again(stored).api_key
         if not self.address.embedded:

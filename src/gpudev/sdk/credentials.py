@@ -1,7 +1,4 @@
-"""API keys and other small files of this person, as the client reads and writes them.
-
-What is wrong with a file is a LocalError.
-"""
+"""The user's API keys and other small files; file errors become LocalError."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +21,7 @@ __all__ = [
     "write_object",
 ]
 KEY_VARIABLE = "GPU_DEV_API_KEY"
-"""Goes before what is stored."""
+"""Overrides the stored key."""
 
 
 @contextmanager
@@ -50,8 +47,8 @@ def file_lock(path: Path) -> Iterator[None]:
 
 
 def check_key(text: str, where: str) -> str:
-    """A key that can stand in a header."""
+    """The key, if it is valid in an HTTP header."""
     key = text.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise Unauthenticated(f"{where} is no API key", "Run `gpu-dev login`")
+        raise Unauthenticated(f"{where} is not a valid API key", "Run `gpu-dev login`")
     return key

@@ -1,7 +1,4 @@
-"""Errors of the client, by meaning. Messages are for people; `code` is for programs.
-
-What a process ends with on each of them is the command line's business.
-"""
+"""Errors of the client. Messages are for people; `code` is for programs. The command line maps them to exit codes."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -11,7 +8,7 @@ _E = TypeVar("_E", bound="ClientError")
 
 
 class ClientError(Exception):
-    """What went wrong, in a sentence, and what to do about it. `next_step` is a sentence too, or empty."""
+    """Base class. `message` says what went wrong, `next_step` what to do about it; it may be empty."""
 
     usual_code: ClassVar[str] = "error"
 
@@ -28,80 +25,80 @@ class ClientError(Exception):
         self.next_step = next_step
         self.code = code or self.usual_code
         self.problem = dict(problem or {})
-        """The API's own words (problem+json), where there are some."""
+        """The API's problem+json, if there is one."""
 
     def with_next_step(self: _E, next_step: str) -> _E:
-        """The same, with another next step."""
-        same = copy(self)
-        same.next_step = next_step
-        return same
+        """A copy with another next step."""
+        error = copy(self)
+        error.next_step = next_step
+        return error
 
     def __reduce__(self) -> Any:
-        """Made anew as it is, whatever its class wants to be told when it is made the usual way."""
+        """Pickle without calling `__init__`, whose parameters differ between classes."""
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
 class UsageError(ClientError):
-    """What was asked makes no sense."""
+    """Invalid arguments or settings."""
 
     usual_code = "usage"
 
 
 class Unauthenticated(ClientError):
-    """Nobody is logged in, or the key was not taken."""
+    """Not logged in, or the key was not accepted."""
 
     usual_code = "unauthenticated"
 
 
 class Forbidden(ClientError):
-    """It is for others."""
+    """This user may not do this."""
 
     usual_code = "forbidden"
 
 
 class NotFound(ClientError):
-    """It is not there, or it is somebody else's."""
+    """It does not exist, or belongs to another user."""
 
     usual_code = "not_found"
 
 
 class Rejected(ClientError):
-    """The API said no: invalid, in conflict with the present state, or over a limit."""
+    """The API rejected the request: invalid, in conflict with the current state, or over a limit."""
 
     usual_code = "invalid"
 
 
 class OperationFailed(Rejected):
-    """Something that was to be done to a disk was tried, and failed."""
+    """A disk operation was accepted and then failed."""
 
     usual_code = "operation_failed"
 
 
 class Unavailable(ClientError):
-    """The API does not answer, or answers with an error of its own."""
+    """The API does not respond, or responds with a server error."""
 
     usual_code = "unreachable"
 
 
 class Unreachable(Unavailable):
-    """No answer, or none of a gpu-dev API."""
+    """No response, or not from a gpu-dev API."""
 
     def __init__(self, message: str, *, sent: bool, next_step: str = "", final: bool = False) -> None:
         super().__init__(message, next_step)
         self.sent = sent
-        """Whether the API may have heard us all the same."""
+        """Whether the API may have received the request."""
         self.final = final
-        """Trying again would end the same way."""
+        """A retry would fail in the same way."""
 
 
 class ReservationEnded(ClientError):
-    """It failed, was cancelled or expired while we waited for it or worked there."""
+    """The reservation failed, was cancelled or expired while it was waited for or used."""
 
     usual_code = "reservation_ended"
 
 
 class NotInTime(ClientError):
-    """We waited for as long as we were told to."""
+    """The timeout has passed."""
 
     usual_code = "not_in_time"
 
@@ -113,7 +110,7 @@ class LocalError(ClientError):
 
 
 class CommandFailed(ClientError):
-    """A command on a dev server ended with another exit code than 0."""
+    """A command on a dev server exited with a non-zero exit code."""
 
     usual_code = "command_failed"
 
@@ -125,7 +122,7 @@ class CommandFailed(ClientError):
 
 
 def _rebuild(kind: type[ClientError], arguments: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
-    made = kind.__new__(kind, *arguments)
-    made.args = arguments
-    made.__dict__.update(state)
-    return made
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error

@@ -1,7 +1,6 @@
-"""A person's preferences (config.json), as read by the client.
+"""The user's preferences (config.json).
 
-`api_url` is kept per region; every other setting holds everywhere. Which address is used in the end is decided in
-`address`, not here.
+`api_url` is stored per region; all other settings apply to every region. `api_address` chooses the address.
 """
 
 from pathlib import Path
@@ -29,12 +28,12 @@ class Preferences(NamedTuple):
     default_hours: float | None = None
     default_disk: str | None = None
     ssh_config: str | None = None
-    """off: `reserve` leaves ssh's configuration alone."""
+    """off: `reserve` does not change ssh's configuration."""
     dotfiles: str | None = None
-    """A git repository that every new dev server is given."""
+    """A git repository for every new dev server."""
     startup_script: str | None = None
     env_file: str | None = None
-    """Files on this machine, read anew for every new dev server."""
+    """Files on this machine, read for every new dev server."""
     api_urls: tuple[tuple[str, str], ...] = ()
     """By region."""
 
@@ -47,8 +46,8 @@ def load_preferences(path: Path) -> Preferences:
     for name, kind in _PLAIN_TYPES.items():
         value = data.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-            raise LocalError(f"{path}: {name} holds {value!r}", f"Set it anew: `gpu-dev config set {name} VALUE`")
+            raise LocalError(f"{path}: invalid {name} {value!r}", f"Set it again: `gpu-dev config set {name} VALUE`")
     urls = data.get(API_URL) or {}
     if not isinstance(urls, dict) or not all(isinstance(url, str) for url in urls.values()):
-        raise LocalError(f"{path}: {API_URL} should hold one address per region", "Mend it or move the file away")
+        raise LocalError(f"{path}: invalid {API_URL} (expected one address per region)", "Fix it or move the file away")
     return Preferences(**{name: data.get(name) for name in _PLAIN_TYPES}, api_urls=tuple(urls.items()))

@@ -1,4 +1,4 @@
-"""Options of a reservation as keywords, and the request built from them."""
+"""Options of a reservation as keyword arguments, and the request built from them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,49 +10,49 @@ from gpudev.wire.reservations import SubmitRequest
 
 
 class ReserveOptions(TypedDict, total=False):
-    """All may be left out."""
+    """All are optional."""
 
     gpus: int
-    """How many GPUs (1); 0 for a CPU type."""
+    """Number of GPUs, by default 1; 0 for a CPU type."""
     gpu_type: str | None
-    """Such as "h100"; without it, the only type that has nodes."""
+    """GPU type such as "h100"; by default the only type that has nodes."""
     hours: float | None
-    """For how long, from when the dev server is ready; without it, as long as the server gives."""
+    """Duration from when the dev server is ready; by default set by the server."""
     name: str | None
-    """A name for people."""
+    """Name of the reservation."""
     disk: str | None
-    """The disk that becomes /home/dev; "none": scratch space; without it, your disk `default` if it is free."""
+    """Disk to mount as /home/dev; "none": scratch space; by default your disk `default` if it is free."""
     image: str | None
     """Container image (Kubernetes)."""
     github_user: str | None
-    """Whose published GitHub keys may log in; without it, the setting `github_user`."""
+    """GitHub user whose public keys may log in; by default the setting `github_user`."""
     key_file: str | Path | None
-    """File of public keys that may log in, instead of GitHub's."""
+    """File with public keys that may log in, instead of GitHub's."""
     ssh_public_keys: Sequence[str] | None
-    """Public keys that may log in, instead of GitHub's. On one machine your own are found by themselves."""
+    """Public keys that may log in, instead of GitHub's. On one machine your own keys are found automatically."""
     max_wait_hours: float | None
-    """Cancel it if it has not started after so many hours."""
+    """Cancel the reservation if it has not started after this many hours."""
     environment: Mapping[str, str] | None
-    """Variables for every session there."""
+    """Environment variables for every session."""
     dotfiles: str | None
-    """Git repository that is cloned to ~/.dotfiles and installed."""
+    """Git repository to clone to ~/.dotfiles and install."""
     startup_script: str | None
-    """Text of a program that is run there once it is ready."""
+    """Text of a script to run once the dev server is ready."""
 
 
 def check_options(options: ReserveOptions) -> ReserveOptions:
-    """Raises TypeError, as for every keyword that is not there: what is left out silently is not what was meant."""
+    """Raises TypeError for an unknown keyword, as Python does."""
     for name in options:
         if name not in ReserveOptions.__annotations__:
             import difflib  # slow to load
 
             close = difflib.get_close_matches(name, ReserveOptions.__annotations__, 1)
-            raise TypeError(f"'{name}' is nothing that can be asked for{f'; {close[0]!r} is' if close else ''}")
+            raise TypeError(f"unknown option {name!r}{f' (did you mean {close[0]!r}?)' if close else ''}")
     return options
 
 
 def request_from_options(session: ClientSession, options: ReserveOptions) -> SubmitRequest:
-    """Raises Refused when nobody could log in."""
+    """Raises Rejected if no public key is known."""
     keys, user = options.get("ssh_public_keys"), options.get("github_user")
     if keys is None:
         file = options.get("key_file")

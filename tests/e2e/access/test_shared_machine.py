@@ -116,9 +116,9 @@ def test_the_colleague_goes_on_without_the_link_and_knows_the_server_by_its_key(
     pins = colleague.home / ".gpu-dev" / "trusted-servers.json"
     assert json.loads(pins.read_text()) == {invitation["api_url"]: invitation["fingerprint"]}
     pins.write_text(json.dumps({invitation["api_url"]: "x" * 43}))
-    assert "does not show the key" in colleague.run("list", code=7)
+    assert "does not present the key" in colleague.run("list", code=7)
     pins.unlink()
-    assert "cannot be trusted" in colleague.run("list", code=7), "never trusted only because it was met"
+    assert "is not trusted" in colleague.run("list", code=7), "never trusted only because it was met"
 
 
 def test_an_invitation_that_was_taken_back_lets_nobody_in(lab: System, colleague: Colleague) -> None:
@@ -136,7 +136,7 @@ def test_an_invitation_that_was_taken_back_lets_nobody_in(lab: System, colleague
 def test_the_owner_stays_the_owner_and_nobody_else_becomes_it(lab: System, colleague: Colleague) -> None:
     assert "no live reservations" in lab.run("list").stdout, "logged in by itself, as ever"
     url = described(lab)["listen_url"]
-    assert "cannot be trusted" in colleague.run("login", "--api-url", url, code=7)
+    assert "is not trusted" in colleague.run("login", "--api-url", url, code=7)
     assert not (colleague.home / ".gpu-dev").exists()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

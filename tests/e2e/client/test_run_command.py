@@ -72,7 +72,7 @@ def test_one_that_was_detached_frees_the_gpus_when_it_has_ended(system: System, 
     assert begun.returncode == 0, begun.stderr
     short = begun.stdout.strip()
     assert f"gpu-dev logs {short} --follow" in begun.stderr
-    assert "released when the command has ended" in begun.stderr
+    assert "released when the command ends" in begun.stderr
     following = [*PROGRAM, "logs", short, "--follow"]
     with subprocess.Popen(following, env=system.environment, stdout=subprocess.PIPE, text=True) as followed:
         assert followed.stdout is not None
@@ -95,7 +95,7 @@ def test_one_that_was_detached_frees_the_gpus_when_it_has_ended(system: System, 
 def test_one_that_is_kept_stays_until_somebody_ends_it(system: System, client: GpuDev, folder: Path) -> None:
     begun = run(system, folder, "run", "--detach", "--keep", "--disk", "none", "--", "sh train.sh once")
     short = begun.stdout.strip()
-    assert "Nobody releases it" in begun.stderr
+    assert "It runs until it expires or you cancel it" in begun.stderr
     assert run(system, folder, "logs", short, "--follow").returncode == 7
     assert run(system, folder, "logs", short, "--output").stdout == "once|train.sh\nwarning\n"
     for line in run(system, folder, "logs", short, "--json").stdout.splitlines():
@@ -126,7 +126,7 @@ def test_whoever_ends_it_frees_the_gpus(system: System, client: GpuDev, folder: 
     os.kill(process.pid, number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "is released" in told
+    assert "was released" in told
     assert client.jobs.list() == []
 
 

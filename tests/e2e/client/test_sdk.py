@@ -68,7 +68,7 @@ def test_a_command_that_cannot_be_passed_on_is_said_to_be_that(client: GpuDev) -
 def test_a_block_has_one_reservation_and_can_be_entered_again_when_it_is_over(client: GpuDev) -> None:
     stay = client.reserve(gpus=1, disk="none")
     for _ in range(2):
-        with stay, pytest.raises(UsageError, match="open already"), stay:
+        with stay, pytest.raises(UsageError, match="already entered"), stay:
             pytest.fail("the first reservation would be forgotten")
         assert client.jobs.list() == []
 
@@ -179,7 +179,7 @@ def test_a_command_that_was_begun_goes_on_by_itself(client: GpuDev) -> None:
         assert nothing.exit_code == remote_commands.EXIT_NOTHING_RAN
         script = 'echo "$1"; until [ -e ~/go ]; do sleep 0.1; done; echo done; exit 5'
         server.start(["sh", "-c", script, "sh", "it's $HOME"])
-        with pytest.raises(CommandFailed, match="runs here already"):
+        with pytest.raises(CommandFailed, match="is still running"):
             server.start("echo second")
         server.run("touch ~/go")
         assert server.output(wait=True) == (5, "it's $HOME\ndone\n", "")

@@ -51,7 +51,7 @@ def test_files_are_there_next_time_and_after_a_delete_and_a_restore(clean: Syste
     clean.run("disk", "restore", "thesis")
     assert stay(clean, "thesis", "cat ~/draft ~/figures/a.txt") == "chapter one\nx\n"
     clean.ask("disk", "delete", "thesis")
-    assert "A new, empty one is made" in clean.run("reserve", "--disk", "thesis", "--no-wait").stdout
+    assert "Creating a new, empty one" in clean.run("reserve", "--disk", "thesis", "--no-wait").stdout
     back = clean.ask("disk", "restore", "thesis", "--as", "thesis-2")
     assert back["disk_name"] == "thesis-2"
     assert stay(clean, "thesis-2", "cat ~/draft") == "chapter one\n"

@@ -106,7 +106,7 @@ async def test_a_disk_is_there_or_the_reason_is_and_it_comes_back_next_time_also
     assert snapshot.volume_id == volume.volume_id
     await _finish_snapshots(system, aws)
     said, _ = await system.run("disk", "show", "data")
-    assert "Contents: not known." in said, "no pod really runs here, so nobody could look"
+    assert "Contents: unknown." in said, "no pod really runs here, so nobody could look"
 
     second = await system.reserve("--gpus", "2", "--disk", "data")
     assert (await _volume_of(system, second))["spec"]["csi"]["volumeHandle"] == volume.volume_id

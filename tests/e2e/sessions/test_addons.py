@@ -96,7 +96,7 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     assert "`gpu-dev users list" in removed.stderr
     assert not gets_in(system, job, key)
     assert "was not let in" in system.run("users", "remove", short, "octocat", code=4).stderr
-    assert system.run("users", "list").stdout.startswith("Nobody but you")
+    assert system.run("users", "list").stdout.startswith("No collaborators")
 
 
 def test_jupyter_is_enabled_opened_and_disabled_and_survives_the_control_plane(system: System, job: Job) -> None:

@@ -162,7 +162,7 @@ async def test_a_reserve_that_cannot_go_on_by_itself_says_that_the_reservation_s
     finally:
         process.kill()
     assert process.returncode == 3
-    assert "stays as it is" in err
+    assert "is unchanged" in err
 
 
 async def test_whoever_has_become_somebody_else_is_not_carried_on_as_them(cli: Cli, served: Served) -> None:

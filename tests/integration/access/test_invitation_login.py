@@ -33,7 +33,7 @@ async def invite(cli: Cli, stores: Stores, clock: ManualClock) -> str:
 
 async def test_who_was_not_invited_is_told_how_one_comes_in(cli: Cli) -> None:
     told = await cli.run("login", code=3)
-    assert "lets in who was invited" in told
+    assert "accepts invited users only" in told
     assert "users invite" in told
 
 
@@ -46,7 +46,7 @@ async def test_the_link_is_all_that_is_needed_and_the_key_is_not_renewed_without
     assert "no live reservations" in await cli.run("list", **nowhere), "the address was kept with the key"
     cli.change(api_key="gpudev_" + "x" * 43)
     told = await cli.run("list", **nowhere, code=3)
-    assert "an invitation is good once" in told
+    assert "an invitation works only once" in told
     assert "another link" in told
 
 

@@ -67,7 +67,7 @@ def test_a_token_that_answers_another_login_is_refused() -> None:
      "https://id.example.org/\n", "https://id.example.org/a b", "http://[::1", "http://127.0.0.1.example.org/"],
 )  # fmt: skip
 def test_an_issuer_is_only_spoken_to_by_a_safe_way(address: object) -> None:
-    with pytest.raises(ClientError, match="safe address"):
+    with pytest.raises(ClientError, match="secure address"):
         check_address(address, "its tokens")
 
 
@@ -75,10 +75,10 @@ def test_an_issuer_that_says_to_be_another_is_not_trusted(issuer: TestIssuer) ->
     said = {"issuer": "https://elsewhere.example", "authorization_endpoint": "https://x", "token_endpoint": "https://x"}
     for body in (json.dumps(said).encode(), b"<html>", b"[]"):
         issuer.instead[METADATA] = lambda body=body: (200, "application/json", body)  # type: ignore[misc]
-        with pytest.raises(ClientError, match="who it is"):
+        with pytest.raises(ClientError, match="names another issuer"):
             discover(issuer.address)
     issuer.instead[METADATA] = lambda: (302, "text/plain", issuer.address.encode())
-    with pytest.raises(ClientError, match="who it is"):
+    with pytest.raises(ClientError, match="names another issuer"):
         discover(issuer.address)
 
 
@@ -112,7 +112,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
     assert question["tenant"] == "1"
     mixed_up = {"code": "x", "iss": "https://evil.example"}
     monkeypatch.setattr("webbrowser.open", answering(lambda question: {"state": question["state"], **mixed_up}))
-    with pytest.raises(ClientError, match="not the issuer's"):
+    with pytest.raises(ClientError, match="not come from the issuer"):
         oidc_browser.log_in(CLIENT, endpoints, "api")
     _join_browsers()
 
@@ -120,7 +120,7 @@ def test_what_the_browser_brings_must_be_this_issuers(monkeypatch: pytest.Monkey
 def test_nobody_is_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webbrowser.open", lambda _address: True)
     monkeypatch.setattr(oidc_browser, "PATIENCE_SECONDS", 0.05)
-    with pytest.raises(ClientError, match="in time"):
+    with pytest.raises(ClientError, match="timed out"):
         oidc_browser.log_in(
             CLIENT, OidcEndpoints("https://id.example.org/auth", "https://id.example.org/token", None), "api"
         )
@@ -154,7 +154,7 @@ def test_a_device_login_waits_as_the_issuer_asks(monkeypatch: pytest.MonkeyPatch
     assert issuer.pauses == [5, 5, 10, 10]
 
 
-@pytest.mark.parametrize(("code", "why"), [("access_denied", "refused"), ("expired_token", "time"), ("other", "other")])
+@pytest.mark.parametrize(("code", "why"), [("access_denied", "denied"), ("expired_token", "time"), ("other", "other")])
 def test_a_device_login_that_fails_says_why(code: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClientError, match=why):
         DeviceIssuer(code).log_in(monkeypatch)

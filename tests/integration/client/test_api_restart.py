@@ -64,7 +64,7 @@ def test_another_machines_api_is_nothing_that_we_start(env: dict[str, str]) -> N
     assert waits_of(ClientSession("http://127.0.0.1:1", env=env)) == sum(RETRY_PAUSES)
 
 
-@pytest.mark.parametrize(("is_kept", "words"), [(True, "being started again"), (False, "`gpu-dev up` starts")])
+@pytest.mark.parametrize(("is_kept", "words"), [(True, "is restarting"), (False, "`gpu-dev up` starts")])
 def test_whoever_waited_in_vain_is_told_where_to_look(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch, is_kept: bool, words: str
 ) -> None:

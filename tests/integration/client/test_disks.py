@@ -35,7 +35,7 @@ def test_disks_are_listed_with_how_each_is(cli: Cli, api: FakeApi) -> None:
     header, data, busy = done.stdout.splitlines()
     assert header.split() == ["NAME", "STATE", "SIZE", "LAST", "USED", "SNAPSHOTS", "NOW"]
     assert data.split()[:4] == ["data", "free", "200", "GB"]
-    assert busy.endswith("reservation 3f2a9c1e has it")
+    assert busy.endswith("in use by reservation 3f2a9c1e")
     everything = cli.run("disk", "list", "--deleted").stdout
     assert f"id {gone.disk_id[:8]}, restorable until 2030-01-02" in everything
     answer = json.loads(cli.run("disk", "list", "--json").stdout)
@@ -89,7 +89,7 @@ def test_snapshots_are_listed(cli: Cli, api: FakeApi) -> None:
     api.disks.add("empty")
     snapshot = make_snapshot(why="asked")
     api.disks.add("data", snapshots=[snapshot])
-    assert "No snapshots of empty" in cli.run("disk", "snapshots", "empty").stdout
+    assert "empty has no snapshots" in cli.run("disk", "snapshots", "empty").stdout
     [_, line] = cli.run("disk", "snapshots", "data").stdout.splitlines()
     assert line.startswith(f"{snapshot.snapshot_id[:8]}  completed")
     assert line.endswith("asked")
@@ -119,7 +119,7 @@ def test_everything_that_can_be_done_is_sent_waited_for_and_told(cli: Cli, api: 
             "Restored: data from snapshot 3f2a9c1e",
         ),
         (["delete", "data"], ("delete", "data", {}), "Deleted: data. It can be restored until"),
-        (["restore", "data"], ("restore", "data", {}), "Restored: data, as it was when it was deleted"),
+        (["restore", "data"], ("restore", "data", {}), "Restored: data, in its state at deletion"),
         (["delete", "data", "--yes"], ("delete", "data", {}), "Deleted: data"),
         (["restore", "data", "--as", "back"], ("restore", "back", {"new_name": "back"}), "Restored: back"),
     ):
@@ -142,7 +142,7 @@ def test_each_step_is_a_line_where_nobody_sees_a_screen(cli: Cli, api: FakeApi) 
     done = cli.run("disk", "clone", "data", "copy")
     assert done.stdout.splitlines() == [
         "Cloning data: making a snapshot",
-        "Cloning data: copying (trying again: the cloud is busy)",
+        "Cloning data: copying (retrying: the cloud is busy)",
         "Cloned: data to copy.",
         "  gpu-dev reserve --disk copy",
     ]
@@ -150,7 +150,7 @@ def test_each_step_is_a_line_where_nobody_sees_a_screen(cli: Cli, api: FakeApi) 
 
 def test_no_wait_returns_at_once_and_says_so(cli: Cli, api: FakeApi) -> None:
     done = cli.run("disk", "create", "data", "--no-wait")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Asked for: data.")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Requested: data.")
     assert not [one for one in api.asked if "/operations/" in one.path]
 
 
@@ -169,7 +169,7 @@ def test_what_failed_says_why_and_ends_with_its_code(cli: Cli, api: FakeApi) -> 
     api.disks.steps = [{"state": "failed", "error": "the quota of the account is used up"}]
     done = cli.run("disk", "create", "data")
     assert done.returncode == 5
-    assert "failed: the quota of the account is used up. There is no disk 'data'" in done.stderr
+    assert "failed: the quota of the account is used up. No disk 'data' was created" in done.stderr
     assert done.stdout == ""
     done = cli.run("disk", "create", "data", "--json")
     assert (done.returncode, json.loads(done.stdout)["state"]) == (5, "failed")
@@ -222,7 +222,7 @@ def test_an_api_that_is_away_for_a_moment_is_waited_for(cli: Cli, api: FakeApi) 
         api.fail_next(last_digit, *[Trouble(cut_before=True)] * more_than_one_call_tries)
     done = cli.run("disk", "create", "data")
     assert done.returncode == 0, done.stderr
-    assert "Creating data: trying again: " in done.stdout
+    assert "Creating data: retrying: " in done.stdout
     assert done.stdout.splitlines()[-2] == "Created: data."
 
 
@@ -258,7 +258,7 @@ def test_the_step_is_drawn_in_place_at_a_terminal_and_ctrl_c_leaves_it_going(cli
         terminal.interrupt()
         assert terminal.wait() == 130
         assert "Cloning data" not in terminal.text.splitlines()[-1]
-        assert "goes on" in terminal.text
+        assert "continues" in terminal.text
 
 
 def test_names_of_disks_are_completed(cli: Cli, api: FakeApi) -> None:
@@ -294,7 +294,7 @@ def test_reserving_with_a_disk_that_is_there_says_nothing_about_it(cli: Cli, api
 def test_a_disk_that_is_not_there_is_made_and_told_of_where_nobody_can_be_asked(cli: Cli, api: FakeApi) -> None:
     api.on_submit = at_once
     done = cli.run("reserve", "--disk", "data")
-    assert done.stdout.splitlines()[0] == "You have no disk 'data'. A new, empty one is made."
+    assert done.stdout.splitlines()[0] == "You have no disk 'data'. Creating a new, empty one."
     assert api.requests("POST", "/submit")[-1].json["disk_name"] == "data"
     quiet = cli.run("reserve", "--disk", "data", "--json")
     assert json.loads(quiet.stdout)["status"] == "active"
@@ -304,19 +304,19 @@ def test_a_disk_that_is_not_there_is_made_and_told_of_where_nobody_can_be_asked(
 def test_a_disk_that_is_not_there_is_asked_about_at_a_terminal(cli: Cli, api: FakeApi) -> None:
     api.on_submit = at_once
     with cli.terminal("reserve", "--disk", "data") as terminal:
-        terminal.wait_for("You have no disk 'data'. Make a new, empty one? [Y/n]")
+        terminal.wait_for("You have no disk 'data'. Create a new, empty one? [Y/n]")
         terminal.press("n\n")
         assert terminal.wait() == 0
         assert "Nothing was reserved." in terminal.text
     assert not api.requests("POST", "/submit")
     with cli.terminal("reserve", "--disk", "data") as terminal:
-        terminal.wait_for("Make a new, empty one?")
+        terminal.wait_for("Create a new, empty one?")
         terminal.press("\n")
         assert terminal.wait() == 0
         assert "Ready" in terminal.text
     with cli.terminal("reserve", "--disk", "data", "--yes") as terminal:
         assert terminal.wait() == 0
-        assert "A new, empty one is made" in terminal.text
+        assert "Creating a new, empty one" in terminal.text
 
 
 def test_the_disk_of_the_settings_is_taken_and_none_is_scratch(cli: Cli, api: FakeApi) -> None:
@@ -338,7 +338,7 @@ def test_a_disk_that_is_held_is_refused_with_a_way_out(cli: Cli, api: FakeApi) -
     refuse(api, "/submit", 409, "disk_held", "disk 'data' is held by reservation 3f2a9c1e")
     done = cli.run("reserve", "--disk", "data")
     assert done.returncode == 5
-    assert "held by reservation 3f2a9c1e. `--disk none` is scratch space" in done.stderr
+    assert "held by reservation 3f2a9c1e. Use `--disk none` for scratch space" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -361,9 +361,9 @@ def test_contents_that_may_have_changed_since_or_were_not_all_counted_are_told_a
     former = replace(make_contents("a.txt", files=1), is_latest=False, is_counted=False)
     api.disks.add("data", snapshots=[make_snapshot()], contents=former)
     shown = cli.run("disk", "show", "data").stdout
-    assert "; what was on it later is not known):" in shown
-    assert "1 file, 0 folders, 1.5 kB or more: there was no time to look at everything" in shown
-    assert "; what was on it later is not known:" in cli.run("disk", "contents", "data").stdout
+    assert "; later contents are unknown):" in shown
+    assert "1 file, 0 folders, 1.5 kB or more: the listing was stopped at its time limit" in shown
+    assert "; later contents are unknown:" in cli.run("disk", "contents", "data").stdout
 
 
 def test_a_disk_that_could_not_be_made_is_shown_with_the_reason_and_made_anew_by_reserving(
@@ -373,12 +373,10 @@ def test_a_disk_that_could_not_be_made_is_shown_with_the_reason_and_made_anew_by
     api.disks.add("data", state="failed", operation=failed)
     for said in (cli.run("disk", "list").stdout, cli.run("disk", "show", "data").stdout):
         assert "failed" in said
-        assert "it could not be made: the quota is used up" in said
+        assert "creation failed: the quota is used up" in said
     api.on_submit = at_once
     done = cli.run("reserve", "--disk", "data")
-    assert "Disk 'data' was asked for and could not be made (the quota is used up). A new, empty one is made." in (
-        done.stdout
-    )
+    assert "Disk 'data' could not be created (the quota is used up). Creating a new, empty one." in (done.stdout)
 
 
 def test_what_a_snapshot_lacks_is_told_beside_it(cli: Cli, api: FakeApi) -> None:
@@ -390,6 +388,6 @@ def test_what_a_snapshot_lacks_is_told_beside_it(cli: Cli, api: FakeApi) -> None
 
 def test_where_nobody_could_look_that_is_said(cli: Cli, api: FakeApi) -> None:
     api.disks.add("data", snapshots=[make_snapshot(files=None, size_bytes=None)])
-    assert "Contents: not known." in cli.run("disk", "show", "data").stdout
+    assert "Contents: unknown." in cli.run("disk", "show", "data").stdout
     api.disks.add("new")
     assert "Contents" not in cli.run("disk", "show", "new").stdout

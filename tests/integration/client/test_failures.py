@@ -102,7 +102,7 @@ def test_a_name_that_does_not_resolve_is_unreachable(cli: Cli) -> None:
 )
 def test_a_stranger_is_told_apart_from_the_api(cli: Cli, api: FakeApi, answer: tuple[int, str, bytes]) -> None:
     api.fail_next("/v1/jobs", Trouble(answer=answer))
-    assert "does not answer like a gpu-dev API" in sentence(cli.run("list"), 7)
+    assert "does not respond like a gpu-dev API" in sentence(cli.run("list"), 7)
 
 
 def test_a_redirect_is_named_and_not_followed(cli: Cli, api: FakeApi) -> None:
@@ -217,7 +217,7 @@ def test_certificates_are_checked_against_what_the_system_trusts(
     context.load_cert_chain(certificate)
     witness.socket = context.wrap_socket(witness.socket, server_side=True)
     url = f"https://localhost:{witness.port}"
-    assert "cannot be trusted" in sentence(cli.run("list", "--api-url", url), 7)
+    assert "is not trusted" in sentence(cli.run("list", "--api-url", url), 7)
     assert witness.seen == [], "no key was sent"
     trusted = cli.run("list", "--api-url", url, env={"SSL_CERT_FILE": str(certificate)})
     assert trusted.returncode == 0, trusted.stderr

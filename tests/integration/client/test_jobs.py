@@ -45,7 +45,7 @@ def test_list_takes_filters(cli: Cli, api: FakeApi) -> None:
     api.add(status="queued", gpu_type="a100", name="three")
     assert "two" in cli.run("list", "--status", "queued", "--type", "t4").stdout
     assert {"one", "three"} & set(cli.run("list", "--status", "queued", "--type", "t4").stdout.split()) == set()
-    assert "no such reservations" in cli.run("list", "--status", "failed").stdout
+    assert "no matching reservations" in cli.run("list", "--status", "failed").stdout
     both = cli.run("list", "--status", "queued", "--status", "active").stdout
     assert {"one", "two", "three"} <= set(both.split())
 
@@ -70,7 +70,7 @@ def test_list_puts_pages_together_up_to_the_limit(cli: Cli, api: FakeApi) -> Non
     assert [job["name"] for job in answer["jobs"]] == [f"job{number}" for number in range(449, 19, -1)]
     assert answer["next_cursor"] is not None
     assert len(api.requests("GET", "/v1/jobs")) == 3
-    assert "There are more than these 50" in cli.run("list").stdout
+    assert "Only the first 50 are shown" in cli.run("list").stdout
 
 
 def test_status_shows_everything_about_a_waiting_one(cli: Cli, api: FakeApi) -> None:
@@ -93,7 +93,7 @@ def test_status_shows_why_one_failed_and_whether_it_is_freed(cli: Cli, api: Fake
     job = api.add(status="failed", failure_reason="the disk is gone", reservation_ended=datetime.now(UTC))
     text = cli.run("status", job.reservation_id[:8]).stdout
     assert "the disk is gone" in text
-    assert "not yet, being taken down" in text
+    assert "not yet, teardown in progress" in text
 
 
 def test_status_with_events_shows_the_history(cli: Cli, api: FakeApi) -> None:
@@ -296,7 +296,7 @@ def test_avail_shows_what_is_free_and_the_wait_for_the_rest(cli: Cli, api: FakeA
     assert "a100:" not in rows, "what need not wait needs no reason"
     assert "simulated" in rows["a100"]
     assert "simulated" not in rows["h100"]
-    assert "not known" in rows["b200"]
+    assert "unknown" in rows["b200"]
     assert "t4" not in rows
     assert "--gpus 0" in done.stdout
     assert "t4" in cli.run("avail", "--all").stdout

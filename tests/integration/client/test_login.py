@@ -144,7 +144,7 @@ def test_a_key_from_the_environment_goes_before_the_stored_one(
 def test_what_is_no_key_is_never_sent(lonely_cli: Cli, api: FakeApi, calls: Path, key: str) -> None:
     done = lonely_cli.run("list", env={"GPU_DEV_API_KEY": key})
     assert done.returncode == 3
-    assert "is no API key" in done.stderr
+    assert "is not a valid API key" in done.stderr
     assert not api.asked
 
 
@@ -274,12 +274,12 @@ def test_a_key_that_ended_and_cannot_be_got_again_asks_for_a_login(cli: Cli, api
     credentials.store_credential(home / ".gpu-dev" / "credentials", api.url, stored)
     done = cli.run("list", env={"GPU_DEV_API_KEY": None})
     assert done.returncode == 3
-    assert "has ended" in done.stderr
+    assert "has expired" in done.stderr
     assert "gpu-dev login" in done.stderr
     assert kept(home)[api.url]["api_key"] == "gpudev_old"
 
 
 def test_logging_out_without_a_key_is_no_error(cli: Cli, api: FakeApi) -> None:
     done = cli.run("logout", env={"GPU_DEV_API_KEY": None})
-    assert (done.returncode, done.stdout) == (0, f"No key for {api.url} is stored here.\n")
+    assert (done.returncode, done.stdout) == (0, f"No stored key for {api.url}.\n")
     assert not api.asked

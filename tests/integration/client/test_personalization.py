@@ -82,8 +82,8 @@ def test_an_end_that_is_near_is_seen_in_the_list_and_in_the_status(cli: Cli, api
     api.activate(job.reservation_id)
     api.change(job.reservation_id, expires_at=datetime.now(UTC) + timedelta(minutes=11, seconds=50))
     short = job.reservation_id[:8]
-    line = f"ends in 12 min: `gpu-dev extend {short} --hours 1` keeps it"
+    line = f"ends in 12 min: `gpu-dev extend {short} --hours 1` extends it"
     assert f"\n{short} {line}\n" in cli.run("list").stdout
-    assert f"\nIt {line}.\n" in cli.run("status").stdout
+    assert f"\nReservation {line}.\n" in cli.run("status").stdout
     api.change(job.reservation_id, expires_at=datetime.now(UTC) + timedelta(hours=3))
-    assert "keeps it" not in cli.run("list").stdout + cli.run("status").stdout
+    assert "extends it" not in cli.run("list").stdout + cli.run("status").stdout

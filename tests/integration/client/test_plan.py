@@ -56,7 +56,7 @@ def test_a_pipe_gets_plain_text_of_80_columns_and_whole_sentences(cli: Cli, plan
     assert max(len(line) for line in chart) <= 80
     assert chart[0].startswith("UTC ")
     assert chart[0].count("|") >= 5
-    assert "h100: 0 of 16 GPUs free now, 2 wait" in chart
+    assert "h100: 0 of 16 GPUs free now, 2 queued" in chart
     assert "a100: 0 of 0 GPUs free now, 1 of 1 nodes closed" in chart
     [row] = [line for line in chart if line.startswith("  h100-0")]
     assert row.split()[1] == "8/8"
@@ -152,7 +152,7 @@ def test_whoever_is_far_back_is_told_where_to_look(cli: Cli, api: FakeApi) -> No
     waiting = [make_start(position) for position in range(1, 201)]
     api.plan = make_plan(gpu_types=[TypePlan(gpu_type="h100", nodes=[], waiting=waiting, waiting_in_all=1950)])
     last = cli.run("avail", "--plan").stdout.splitlines()[-1]
-    assert last.startswith("1,950 wait for h100, only the first 200 ")
+    assert last.startswith("1,950 requests are queued for h100; the plan shows only the first 200.")
     assert "gpu-dev list" in last
 
 
@@ -160,7 +160,7 @@ def test_one_that_cannot_be_promised_anything_is_listed_with_the_reason(cli: Cli
     mine = make_start(1, mine=True, reservation_id=RESERVATION, reason="there is no t4 node")
     api.plan = make_plan(gpu_types=[TypePlan(gpu_type="t4", nodes=[], waiting=[mine], waiting_in_all=1)])
     text = cli.run("avail", "--plan").stdout
-    assert "t4: no nodes, 1 waits" in text
+    assert "t4: no nodes, 1 queued" in text
     assert "you, position 1: 2 x t4 (3f2a9c1e), start not known yet; there is no t4 node" in text
 
 

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 
 def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
     for arguments, told in (
-        (["run"], "say what to run"),
-        (["run", "--", "true"], "more than anybody means to copy"),
-        (["run", "--folder", "/", "--", "true"], "more than anybody means to copy"),
+        (["run"], "give a command after --"),
+        (["run", "--", "true"], "refusing to copy"),
+        (["run", "--folder", "/", "--", "true"], "refusing to copy"),
         (["run", "--folder", "nowhere", "--", "true"], "does not exist"),
-        (["run", "--folder", str(tmp_path), "--no-copy", "--", "true"], "give one of them"),
+        (["run", "--folder", str(tmp_path), "--no-copy", "--", "true"], "mutually exclusive"),
         (["logs", "--output", "--json"], "not both"),
     ):
         done = cli.run(*arguments)
@@ -29,7 +29,7 @@ def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: Fake
     (tmp_path / "project" / ".gitignore").touch()
     without_git = cli.run("run", "--folder", str(tmp_path / "project"), "--", "true", env={"PATH": str(tmp_path)})
     assert without_git.returncode == 8, without_git.stderr
-    assert "git is not on this machine" in without_git.stderr
+    assert "git is required" in without_git.stderr
     assert api.jobs == {}
 
 
@@ -38,7 +38,7 @@ def test_a_current_folder_that_is_gone_is_named_as_that(cli: Cli, api: FakeApi, 
     command = f"mkdir {folder} && cd {folder} && rmdir {folder} && exec {shlex.join(cli.program)} run -- true"
     done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 8, done.stderr
-    assert "the current folder is gone" in done.stderr
+    assert "the current folder does not exist" in done.stderr
     assert api.jobs == {}
 
 
@@ -54,7 +54,7 @@ def test_a_queue_wait_is_told_beside_the_output_and_ctrl_c_frees_the_place(cli: 
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert "is released" in told
+    assert "was released" in told
     assert api.jobs[job_id].status == "cancelled"
 
 
@@ -63,7 +63,7 @@ def test_at_a_terminal_the_countdown_says_what_ctrl_c_does(cli: Cli, api: FakeAp
         terminal.wait_for("Ctrl-C releases it")
         terminal.interrupt()
         assert terminal.wait() == 130
-        assert "is released" in terminal.text
+        assert "was released" in terminal.text
     assert [job.status for job in api.jobs.values()] == ["cancelled"]
 
 

@@ -278,7 +278,7 @@ def test_editors_are_opened_by_name_or_a_link_is_printed(cli: Cli, api: FakeApi,
     assert cli.run("connect", "--code", "--cursor").returncode == 2
     for way in ("--direct", "--proxy"):
         done = cli.run("connect", "--code", way)
-        assert (done.returncode, "by itself" in done.stderr) == (2, True)
+        assert (done.returncode, "do not apply to editors" in done.stderr) == (2, True)
 
 
 def test_what_an_editor_opens_is_read_from_the_home_there(cli: Cli, api: FakeApi, tmp_path: Path) -> None:

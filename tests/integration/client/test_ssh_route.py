@@ -123,7 +123,7 @@ def test_a_port_that_somebody_has_here_is_told_before_anything_is_done(cli: Cli,
         for arguments in (["port-forward", f"{port}:80"], ["connect", "--forward", str(port)]):
             done = cli.run(*arguments)
             assert done.returncode == 8
-            assert f"port {port} of this machine cannot be used: Address already in use. Take another: " in done.stderr
+            assert f"cannot use local port {port}: Address already in use. Use another one: " in done.stderr
             assert "http://" not in done.stderr
     assert not log.exists()
 
@@ -132,7 +132,7 @@ def test_an_id_without_a_port_is_asked_for_one(cli: Cli, api: FakeApi, log: Path
     job = api.add(status="active")
     done = cli.run("port-forward", job.reservation_id)
     assert (done.returncode, log.exists()) == (2, False)
-    assert "say which port" in done.stderr
+    assert "give a port" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_command_that_does_not_come_after_two_dashes_is_told_where_it_belongs(
 ) -> None:
     done = cli.run(*arguments)
     assert (done.returncode, log.exists()) == (2, False)
-    assert "What to run there comes after `--`" in done.stderr
+    assert "A command for the dev server comes after `--`" in done.stderr
 
 
 def test_a_misspelt_option_is_no_command(cli: Cli, api: FakeApi) -> None:
@@ -189,7 +189,7 @@ def test_what_is_not_here_is_said_before_a_dev_server_is_waited_for(cli: Cli, ap
     api.add(status="queued")
     done = cli.run("cp", "nowhere", ":", timeout=20)
     assert (done.returncode, log.exists()) == (8, False)
-    assert "there is no nowhere here" in done.stderr
+    assert "no local file nowhere" in done.stderr
 
 
 def test_a_target_with_a_slash_is_a_folder_that_is_made(cli: Cli, api: FakeApi, log: Path, home: Path) -> None:

@@ -38,7 +38,7 @@ def queue(api: FakeApi, job: JobView) -> None:
 def test_the_countdown_shows_position_estimate_and_reason_and_ends_with_the_ssh_command(cli: Cli, api: FakeApi) -> None:
     api.on_submit = queue
     with cli.terminal("reserve", "--gpus", "2", "--hours", "4") as terminal:
-        terminal.wait_for("position 3 in the queue", "in 0:45:", "all 8 GPUs are in use", "Ctrl-C leaves it")
+        terminal.wait_for("position 3 in the queue", "in 0:45:", "all 8 GPUs are in use", "Ctrl-C stops waiting")
         short = only_job(api).reservation_id[:8]
         assert f"Reservation {short}: 2 x a100 for 4 h" in terminal.text
         api.change(only_job(api).reservation_id, queue_position=1)
@@ -98,7 +98,7 @@ def test_an_api_that_goes_away_for_a_while_is_shown_and_waited_for(cli: Cli, api
         api.fail_next("/events", *[away] * 2)
         api.fail_next(only_job(api).reservation_id, *[away] * 4)
         api.cut_streams()
-        terminal.wait_for("Trouble", "trying again")
+        terminal.wait_for("Trouble", "retrying")
         api.activate(only_job(api).reservation_id)
         assert terminal.wait(60) == 0
         assert "Ready: " in terminal.text
@@ -206,7 +206,7 @@ def test_yes_asks_nothing(cli: Cli, api: FakeApi) -> None:
 def test_cancel_asks_first(cli: Cli, api: FakeApi, key: str, status: str, words: str) -> None:
     job = api.add(status="active")
     with cli.terminal("cancel", job.reservation_id[:8]) as terminal:
-        terminal.wait_for(job.reservation_id[:8], "2 x a100", "End this reservation, and everything that runs there?")
+        terminal.wait_for(job.reservation_id[:8], "2 x a100", "Cancel this reservation and everything that runs there?")
         terminal.press(key + ENTER)
         assert terminal.wait() == 0
         assert words in terminal.text
@@ -216,7 +216,7 @@ def test_cancel_asks_first(cli: Cli, api: FakeApi, key: str, status: str, words:
 def test_cancel_all_shows_what_it_would_end(cli: Cli, api: FakeApi) -> None:
     jobs = [api.add(status="active"), api.add(status="queued"), api.add(status="expired")]
     with cli.terminal("cancel", "--all") as terminal:
-        screen = terminal.wait_for("End these 2 reservations")
+        screen = terminal.wait_for("Cancel these 2 reservations")
         assert jobs[2].reservation_id[:8] not in screen
         terminal.press("y" + ENTER)
         assert terminal.wait() == 0
@@ -226,7 +226,7 @@ def test_cancel_all_shows_what_it_would_end(cli: Cli, api: FakeApi) -> None:
 def test_ctrl_c_at_the_cancel_question_cancels_nothing(cli: Cli, api: FakeApi) -> None:
     job = api.add(status="active")
     with cli.terminal("cancel", job.reservation_id[:8]) as terminal:
-        terminal.wait_for("End this reservation")
+        terminal.wait_for("Cancel this reservation")
         terminal.interrupt()
         assert terminal.wait() == 130
     assert only_job(api).status == "active"

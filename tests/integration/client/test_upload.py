@@ -93,7 +93,7 @@ def test_without_git_a_folder_with_rules_is_refused_rather_than_copied_whole(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert list_files(folder) == [b"a", b"sub/secret"]
     (folder / "sub" / ".gitignore").write_text("secret\n")
-    with pytest.raises(LocalError, match="git is not on this machine"):
+    with pytest.raises(LocalError, match="git is required"):
         list_files(folder)
 
 

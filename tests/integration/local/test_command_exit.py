@@ -57,7 +57,7 @@ async def test_a_command_that_is_killed_has_ended_also_when_the_ssh_server_was_t
     await world.out(seen, stale)  # of an earlier life, and somebody else's by now
     await begin(world, seen, "echo up; sleep 1000")
     second = await world.ssh(seen, shlex.join(remote_commands.detached_command(".", ["true"], ends_reservation=False)))
-    assert (second.returncode, second.stderr) == (75, "something runs here already\n")
+    assert (second.returncode, second.stderr) == (75, "another detached command is still running\n")
     world.first_process(spec.reservation_id).children()[0].kill()
     assert await world.out(seen, "cat ~/.gpu-dev-run/output") == "up", "it is started again, and the command goes on"
     await world.out(seen, "kill -9 -$(cat ~/.gpu-dev-run/pid)")

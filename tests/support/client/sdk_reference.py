@@ -1,4 +1,4 @@
-"""Writes docs/sdk-reference.md from the code: every method, every wish, every error and every model."""
+"""Writes docs/sdk-reference.md from the code: every method, option, error and model."""
 
 import ast
 import dataclasses
@@ -18,12 +18,12 @@ from gpudev.sdk.resources.sync_async import api_method, api_stream
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "sdk-reference.md"
 _HEAD = """# SDK reference
 
-Written from the code by `tools/sdk-reference`; [sdk.md](sdk.md) tells how it is meant to be used.
+Generated from the code by `tools/sdk-reference`; [sdk.md](sdk.md) is the guide.
 
-`GpuDev` and `AsyncGpuDev` have the same methods. The latter's are awaited; what is marked *one after another* is an
-iterator of the one and an asynchronous iterator of the other, and what is for `with` is for `async with`.
+`GpuDev` and `AsyncGpuDev` have the same methods; those of `AsyncGpuDev` are awaited. *Iterator of* means an
+asynchronous iterator there, and `with` means `async with`.
 
-For type annotations `gpudev` also has `Server`, `AsyncServer` and `JobView`; the other models are in `gpudev.wire`.
+For type annotations `gpudev` also exports `Server`, `AsyncServer` and `JobView`; the other models are in `gpudev.wire`.
 """
 GROUPS: tuple[tuple[str, type], ...] = (
     ("client.jobs", jobs.JobMethods),
@@ -41,7 +41,7 @@ def page() -> str:
     models: dict[str, type] = {}
     parts = [_HEAD, _client(models)]
     parts += [_group(name, group, models) for name, group in GROUPS]
-    parts += [_wishes(), _errors(), _models(models)]
+    parts += [_options(), _errors(), _models(models)]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
@@ -66,7 +66,7 @@ def _group(name: str, group: type, models: dict[str, type]) -> str:
         (inner,) = typing.get_args(returned)[2:] if isinstance(method, api_method) else typing.get_args(returned)
         shown = _shown(inner, models)
         if isinstance(method, api_stream):
-            shown += ", one after another"
+            shown = f"iterator of {shown}"
         lines += _entry(f"{name}.{attribute}{_signature(method.routine, models)}", shown, _doc(method.routine))
     return "\n".join(lines)
 
@@ -82,12 +82,12 @@ def _entry(call: str, returned: str, doc: str) -> list[str]:
     return [f"### `{call.partition('(')[0]}`", f"`{call}` → {returned}", doc, ""]
 
 
-def _wishes() -> str:
+def _options() -> str:
     notes = _notes(reserve_options.ReserveOptions)
     hints = typing.get_type_hints(reserve_options.ReserveOptions)
     rows = [f"| `{name}` | `{_plain(hint)}` | {notes[name]} |" for name, hint in hints.items()]
-    head = "What `reserve` and `submit` take, all of it by name; all may be left out."
-    return "\n".join(["## Wishes", head, "", "| name | type | meaning |", "|---|---|---|", *rows])
+    head = "Keyword arguments of `reserve` and `submit`. All are optional."
+    return "\n".join(["## Options", head, "", "| name | type | meaning |", "|---|---|---|", *rows])
 
 
 def _errors() -> str:
@@ -95,7 +95,7 @@ def _errors() -> str:
     rows = [f"| `{kind.__name__}` | `{_parent(kind)}` | `{kind.usual_code}` | {_doc(kind)} |" for kind in kinds]
     head = (
         "All can be imported from `gpudev`. Each has `message` and `next_step` (sentences for people), `code` (for\n"
-        "programs; the API's own where it refused, else the usual one below) and `problem` (the API's words, or empty)."
+        "programs: the API's code, or the usual one below) and `problem` (the API's problem+json, or empty)."
     )
     return "\n".join(["## Errors", head, "", "| error | is a | usual code | meaning |", "|---|---|---|---|", *rows])
 
@@ -105,7 +105,7 @@ def _parent(kind: type) -> str:
 
 
 def _models(models: dict[str, type]) -> str:
-    lines = ["## Models", "What the API answers, as dataclasses. A newer server may say more.", ""]
+    lines = ["## Models", "Responses of the API, as dataclasses. A newer server may send more fields.", ""]
     done: set[str] = set()
     while fresh := sorted(set(models) - done):
         for name in fresh:
@@ -129,7 +129,7 @@ def _signature(function: Callable[..., Any], models: dict[str, type]) -> str:
     shown: list[str] = []
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         if parameter.kind is parameter.VAR_KEYWORD:
-            shown.append("**wishes")
+            shown.append("**options")
             continue
         if parameter.kind is parameter.VAR_POSITIONAL:
             shown.append(f"*{parameter.name}: {_plain(parameter.annotation)}")
@@ -142,7 +142,7 @@ def _signature(function: Callable[..., Any], models: dict[str, type]) -> str:
 
 
 def _shown(kind: Any, models: dict[str, type]) -> str:
-    """As text with links; the models in it are noted."""
+    """The type as text with links; adds its models to `models`."""
     for model in _inside(kind):
         models[model.__name__] = model
     text = _plain(kind)
@@ -163,7 +163,7 @@ def _inside(kind: Any) -> Iterator[type]:
 
 
 def _plain(kind: Any) -> str:
-    """A type as people write it, the same in every version of Python."""
+    """The type as source text, the same in every Python version."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is None or kind is type(None):
         return "None"
@@ -187,7 +187,7 @@ def _doc(thing: Any) -> str:
 
 
 def _notes(kind: type) -> dict[str, str]:
-    """The sentences that stand below each field."""
+    """The docstring below each field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     notes: dict[str, str] = {}

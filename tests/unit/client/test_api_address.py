@@ -54,7 +54,7 @@ def test_without_any_address_the_next_steps_are_named() -> None:
 
 
 def test_who_has_never_named_a_region_hears_of_none() -> None:
-    with pytest.raises(ClientError, match=r"no API address is set$"):
+    with pytest.raises(ClientError, match=r"no API address is set, and "):
         choose_address(None, {}, Preferences(), None)
 
 

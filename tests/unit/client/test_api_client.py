@@ -114,7 +114,7 @@ def test_a_refusal_is_raised_by_its_meaning(status: int, kind: type[ClientError]
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"reservation_id": 7}', b"[]"])
 def test_what_is_no_answer_of_this_api_is_said_to_be_none(body: bytes) -> None:
-    with pytest.raises(Unreachable, match="does not answer like a gpu-dev API"):
+    with pytest.raises(Unreachable, match="does not respond like a gpu-dev API"):
         drive(core().fetch(READ), [HttpResponse(200, body, "application/json")])
 
 
@@ -141,7 +141,7 @@ def run(asker: ApiClient, answers: list[Any]) -> tuple[Any, list[str]]:
         except StopIteration as end:
             return end.value, keys
         if isinstance(effect, RunFunction):
-            outcome = effect.act()
+            outcome = effect.function()
         else:
             assert isinstance(effect, Send)
             keys.append(effect.request.headers["Authorization"].removeprefix("Bearer "))
@@ -172,11 +172,11 @@ def test_of_two_who_are_refused_at_once_one_gets_the_key_and_both_use_it() -> No
     for routine in (first, second):
         effect = routine.send(None)
         while isinstance(effect, RunFunction):
-            effect = routine.send(effect.act())
+            effect = routine.send(effect.function())
     renewals = [routine.send(problem(401)) for routine in (first, second)]
     for routine, renewal in zip((first, second), renewals, strict=True):
         assert isinstance(renewal, RunFunction)
-        again = routine.send(renewal.act())
+        again = routine.send(renewal.function())
         assert isinstance(again, Send)
         assert again.request.headers["Authorization"] == "Bearer new"
     assert keys.refused == ["old"]
@@ -202,7 +202,7 @@ def test_errors_travel_between_processes_and_take_other_advice(error: ClientErro
 def test_a_client_says_that_it_cannot_travel_between_processes(kind: type[GpuDev] | type[AsyncGpuDev]) -> None:
     client = kind("http://127.0.0.1:1", api_key="gpudev_x")
     for one in (client, client.jobs):
-        with pytest.raises(TypeError, match="make one in each process"):
+        with pytest.raises(TypeError, match="create one in each process"):
             pickle.dumps(one)
 
 
@@ -215,5 +215,5 @@ def test_a_client_says_that_it_cannot_travel_between_processes(kind: type[GpuDev
     ],
 )
 def test_what_a_server_does_not_know_is_told_as_its_age(status: int, detail: str) -> None:
-    with pytest.raises(ClientError, match="this server is probably of an earlier version than this program"):
+    with pytest.raises(ClientError, match="this server probably has an earlier version than this client"):
         drive(core().fetch(READ), [answer(status, {"detail": detail, "code": "x", "status": status})])

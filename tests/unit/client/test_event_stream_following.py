@@ -174,5 +174,5 @@ def test_a_followed_history_does_not_wait_forever_for_an_api_that_stays_away() -
 
 def test_a_history_that_makes_no_sense_is_not_asked_for_again() -> None:
     history = JobHistory(ApiClient("http://api", None), JOB, follow=True)
-    with pytest.raises(Unavailable, match="could not be read"):
+    with pytest.raises(Unavailable, match="invalid data"):
         drive(history.next(), [stream(), b"event: event\n", b"data: {}\n", b"\n", None])

@@ -17,13 +17,13 @@ from support.client.time_zones import zone
 NOW = datetime(2026, 3, 2, 12, 17, tzinfo=UTC)
 CHART = """\
 CET                  |14:00  |16:00  |18:00  |20:00  |22:00  |Tue
-h100: 0 of 16 GPUs free now, 1 of 3 nodes closed, 2 wait
+h100: 0 of 16 GPUs free now, 1 of 3 nodes closed, 2 queued
   h100-a     8/8  █████▄▄▄▶████████████████▃▃▃▃▃▃▃▃▃▃▃▃············
   h100-b     8/8  █████████████▄▄▄█████████▃▃▃▃▃▃▃▃▃▃▃▃············
   h100-c  closed  █████████▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃××××××××××××××××××××××××"""
 IN_ASCII = """\
 CET                  |14:00  |16:00  |18:00  |20:00  |22:00  |Tue
-h100: 0 of 16 GPUs free now, 1 of 3 nodes closed, 2 wait
+h100: 0 of 16 GPUs free now, 1 of 3 nodes closed, 2 queued
   h100-a     8/8  #####444>################333333333333............
   h100-b     8/8  #############444#########333333333333............
   h100-c  closed  #########3333333333333333xxxxxxxxxxxxxxxxxxxxxxxx"""
@@ -137,7 +137,7 @@ def test_a_cpu_type_has_slots_and_a_type_without_nodes_says_so() -> None:
     none = make_type_plan(gpu_type="t4", waiting=[make_start(1)])
     lines = draw(make_plan(cpu, none))
     assert "cpu-x86: 2 of 3 slots free now" in lines
-    assert "t4: no nodes, 1 waits" in lines
+    assert "t4: no nodes, 1 queued" in lines
 
 
 def many(count: int) -> ClusterPlan:

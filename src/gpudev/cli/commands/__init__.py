@@ -1,1 +1,1 @@
-"""The commands, by subject, each with its helpers; beside the folders, what commands of several subjects share."""
+"""The commands by subject, with their helpers; modules next to the folders are shared by several subjects."""

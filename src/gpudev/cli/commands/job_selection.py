@@ -1,4 +1,4 @@
-"""Selects the reservation when no id is given: the only one there is."""
+"""Selects a reservation if no id is given."""
 
 from gpudev.cli import formatting
 from gpudev.cli.command_session import CommandSession
@@ -9,7 +9,7 @@ from gpudev.wire.reservations import JobView
 
 
 def choose_job(session: CommandSession, job_id: str | None) -> ApiReply[JobView]:
-    """The one named; else the only active one, else the only one on its way."""
+    """The named reservation, or the only active one, or the only live one."""
     return session.api.fetch(get_job(job_id if job_id is not None else _choose_only_job(session).reservation_id))
 
 
@@ -20,9 +20,9 @@ def _choose_only_job(session: CommandSession) -> JobView:
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise CliError(ExitCode.NOT_FOUND, "you have no live reservation", "`gpu-dev reserve` makes one")
+        raise CliError(ExitCode.NOT_FOUND, "you have no live reservation", "Create one with `gpu-dev reserve`")
     shown = ", ".join(_describe_job(job) for job in candidates[:5]) + (" …" if len(candidates) > 5 else "")
-    raise usage_error(f"you have {len(candidates)} reservations, so say which", f"There are {shown}")
+    raise usage_error(f"you have {len(candidates)} reservations, so an id is required", f"Choose from {shown}")
 
 
 def _describe_job(job: JobView) -> str:

@@ -1,6 +1,6 @@
 """Progress of a reservation until it is ready or has ended.
 
-Three ways to show it: a countdown drawn in place on a terminal, a line per change elsewhere, nothing for programs.
+Three displays: a countdown drawn in place on a terminal, one line per change in logs, nothing for `--json`.
 """
 
 import gc
@@ -22,11 +22,11 @@ from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.sdk.http.event_stream import ConnectionLost, JobUpdate, has_ended, is_settled, read_patience
 from gpudev.wire.reservations import EtaView, JobView
 
-# A reservation's news, heard in a thread of its own, so that whoever draws can tick meanwhile.
+# Watches a reservation in its own thread, so that the display can redraw meanwhile.
 
 
 class WatchFailed(NamedTuple):
-    """Nothing more will come."""
+    """The last event: the watch has failed."""
 
     error: ClientError
 
@@ -36,15 +36,15 @@ ThreadEvent = JobUpdate | ConnectionLost | WatchFailed
 
 class WatchThread:
     def __init__(self, api: CommandApi, job_id: str, *, patience: float) -> None:
-        """`api` is this one's alone."""
+        """`api` must not be shared with other threads."""
         self._api = api
         self._watch = event_stream.JobWatch(api.client, job_id, patience=patience)
         self._events: queue.SimpleQueue[ThreadEvent] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="following", daemon=True).start()
+        threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def next(self, timeout: float | None) -> ThreadEvent | None:
-        """The next news; None when `timeout` seconds passed without any."""
+        """The next event; None after `timeout` seconds without one."""
         try:
             return self._events.get(timeout=timeout)
         except queue.Empty:
@@ -54,32 +54,32 @@ class WatchThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The thread may still be listening; it ends with the next news, or with the process."""
+        """The thread may still be reading; it ends with the next event, or with the process."""
         self._stopped.set()
 
     def _run(self) -> None:
         try:
-            while not self._stopped.is_set() and (news := self._api.run(self._watch.next())) is not None:
-                self._events.put(news)
-                if isinstance(news, JobUpdate) and has_ended(news.reply.value):
+            while not self._stopped.is_set() and (event := self._api.run(self._watch.next())) is not None:
+                self._events.put(event)
+                if isinstance(event, JobUpdate) and has_ended(event.reply.value):
                     return
         except ClientError as error:
             self._events.put(WatchFailed(error))
-        except Exception as error:  # noqa: BLE001 - a thread must not die in silence
-            self._events.put(WatchFailed(CliError(ExitCode.INTERNAL, f"this is a fault of gpu-dev itself: {error!r}")))
+        except Exception as error:  # noqa: BLE001 - reported by the main thread
+            self._events.put(WatchFailed(CliError(ExitCode.INTERNAL, f"internal error in gpu-dev: {error!r}")))
 
 
 _TICK = 0.5
 _LABEL = 13
 _MAX_FACT_LINES = 3
-"""For one fact: however long a reason is, the countdown stays small."""
+"""Lines per fact, so that a long reason does not fill the screen."""
 _DRAW_AFTER_SECONDS = 0.15
-"""What is ready sooner than this never flickers up as a countdown."""
+"""A wait shorter than this shows no countdown."""
 
 
 class ProgressDisplay(Protocol):
     tick: float | None
-    """How often `draw` wants to be called when nothing happens."""
+    """Seconds between calls of `draw` without events; None: never."""
 
     def show(self, job: JobView) -> None: ...
 
@@ -93,18 +93,16 @@ class ProgressDisplay(Protocol):
 def wait_until_ready(
     session: CommandSession, first: ApiReply[JobView], *, quiet: bool, releasing: bool = False
 ) -> ApiReply[JobView]:
-    """The reservation once it is active or has ended. Ctrl-C stops the waiting, never the reservation. `releasing`:
-    whoever waits ends it with that, and lines go beside the output proper, which belongs to something else."""
+    """The reservation once it is active or has ended. Ctrl-C stops the wait, not the reservation. `releasing`: the
+    caller cancels it on Ctrl-C, and lines go to standard error, because standard output belongs to the command."""
     if is_settled(first.value):
         return first
     gc.enable()
     display = _choose_display(quiet, releasing)
     try:
         display.show(first.value)
-        with WatchThread(
-            session.new_api(), first.value.reservation_id, patience=read_patience(session.env)
-        ) as following:
-            return _follow_with_display(following, display)
+        with WatchThread(session.new_api(), first.value.reservation_id, patience=read_patience(session.env)) as watch:
+            return _follow_with_display(watch, display)
     except KeyboardInterrupt:
         raise _interrupted_error(first.value) from None
     except Unreachable as error:
@@ -116,8 +114,8 @@ def wait_until_ready(
 
 
 def check_ready(job: JobView) -> None:
-    """Raise what a reservation that ended means to somebody who waited for it."""
-    step = f"`gpu-dev status {formatting.short_id(job.reservation_id)} --events` shows how it went"
+    """Raises ReservationEnded if the reservation has ended."""
+    step = f"`gpu-dev status {formatting.short_id(job.reservation_id)} --events` shows its history"
     event_stream.check_ready(job, formatting.describe_end(job), step)
 
 
@@ -142,22 +140,22 @@ def _interrupted_error(job: JobView) -> CliError:
     short = formatting.short_id(job.reservation_id)
     return CliError(
         ExitCode.INTERRUPTED,
-        f"stopped waiting; reservation {short} stays as it is",
-        f"`gpu-dev status {short}` shows it, `gpu-dev connect {short}` waits on, `gpu-dev cancel {short}` ends it",
+        f"stopped waiting; reservation {short} is unchanged",
+        f"`gpu-dev status {short}` shows it, `gpu-dev connect {short}` waits again, `gpu-dev cancel {short}` ends it",
     )
 
 
 def _unreachable_error(job: JobView, error: Unreachable) -> ClientError:
     short = formatting.short_id(job.reservation_id)
-    step = f"Reservation {short} stays as it is; `gpu-dev status {short}` shows it once the API answers"
+    step = f"Reservation {short} is unchanged; `gpu-dev status {short}` shows it once the API responds"
     return error.with_next_step(step)
 
 
 def _key_ended_error(job: JobView, error: ClientError) -> ClientError:
-    """Our key has ended, and only the person can get the next one."""
+    """The key has expired and cannot be renewed without the user."""
     short = formatting.short_id(job.reservation_id)
-    stays = f"reservation {short} stays as it is, and `gpu-dev connect {short}` waits on"
-    step = f"{error.next_step}; {stays}" if error.next_step else stays.capitalize()
+    unchanged = f"reservation {short} is unchanged, and `gpu-dev connect {short}` waits again"
+    step = f"{error.next_step}; {unchanged}" if error.next_step else unchanged.capitalize()
     return error.with_next_step(step)
 
 
@@ -186,7 +184,7 @@ class SilentDisplay:
 
 
 class LineDisplay:
-    """For logs: one line whenever something is different, and at once."""
+    """For logs: one line per change, flushed at once."""
 
     tick: float | None = None
 
@@ -202,15 +200,15 @@ class LineDisplay:
         start = job.eta.latest if job.eta else job.estimated_start_at
         minute = None if start is None else start.replace(second=0, microsecond=0)
         state = (job.status, job.queue_position, minute, job.wait_reason, job.step)
-        says_nothing = state == (Status.PENDING, None, None, None, None)
-        is_news = state != self._last_state or self._has_moved(job.eta, now)
-        if is_news and not says_nothing and not is_settled(job):
+        is_empty = state == (Status.PENDING, None, None, None, None)
+        has_changed = state != self._last_state or self._has_moved(job.eta, now)
+        if has_changed and not is_empty and not is_settled(job):
             self._write_line(f"{job.status}: {formatting.describe_situation(job, now)}")
             self._expected = job.eta.expected if job.eta else None
         self._last_state = state
 
     def _has_moved(self, eta: EtaView | None, now: datetime) -> bool:
-        """What is expected creeps all the time; a tenth of the wait is worth a line."""
+        """The expected start shifts all the time; a tenth of the wait is worth a line."""
         expected = eta.expected if eta else None
         if expected is None or self._expected is None:
             return expected is not self._expected
@@ -219,7 +217,7 @@ class LineDisplay:
 
     def show_trouble(self, why: str) -> None:
         if self._last_state != why:
-            self._write_line(f"trying again: {why}")
+            self._write_line(f"retrying: {why}")
         self._last_state = why
 
     def draw(self) -> None:
@@ -234,12 +232,12 @@ class LineDisplay:
 
 
 class CountdownDisplay:
-    """A few lines, drawn over themselves."""
+    """A few lines, redrawn in place."""
 
     tick: float | None = _TICK
 
     def __init__(self, *, releasing: bool = False) -> None:
-        self._ctrl_c = "releases it" if releasing else "leaves it as it is"
+        self._ctrl_c = "releases it" if releasing else "stops waiting"
         self._job: JobView | None = None
         self._trouble: str | None = None
         self._drawn = 0
@@ -281,11 +279,11 @@ class CountdownDisplay:
     def _facts(self, job: JobView, now: datetime) -> list[tuple[str, str]]:
         waited = formatting.format_clock(time.monotonic() - self._since[0])
         if job.status == Status.PREPARING:
-            facts = [("Preparing", f"{job.step or 'getting it ready'} ({waited})")]
+            facts = [("Preparing", f"{job.step or 'starting'} ({waited})")]
         else:
-            place = "to be planned" if job.queue_position is None else f"position {job.queue_position} in the queue"
+            place = "not planned yet" if job.queue_position is None else f"position {job.queue_position} in the queue"
             facts = [("Waiting", f"{place} ({waited})"), *_start_facts(job, now), ("Because", job.wait_reason or "")]
-        trouble = f"trying again: {self._trouble}" if self._trouble else ""
+        trouble = f"retrying: {self._trouble}" if self._trouble else ""
         facts += [("Note", job.warning or ""), ("Trouble", trouble)]
         return [(name, text) for name, text in facts if text]
 
@@ -301,7 +299,7 @@ class CountdownDisplay:
 
 
 def _columns() -> int:
-    """One less than there are: a line that ends in the last one may or may not begin another."""
+    """One less than available: some terminals wrap after the last column."""
     return max(20, output.terminal_columns() - 1)
 
 

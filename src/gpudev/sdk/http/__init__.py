@@ -1,1 +1,1 @@
-"""Talking to the API: transport, endpoints, retries and event streams, as I/O-free routines."""
+"""The HTTP client: transport, endpoints, retries and event streams, as I/O-free routines."""

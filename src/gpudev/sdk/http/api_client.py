@@ -1,6 +1,6 @@
 """API client core: retries, key renewal, error mapping, as I/O-free generators.
 
-It knows the wire models and how a key is presented. Where a key comes from is somebody else's business.
+It knows the wire models and how to send a key; `client_session` finds the key.
 """
 
 import json
@@ -28,17 +28,17 @@ from gpudev.wire.reservations import JobList, JobView
 _T = TypeVar("_T")
 RETRY_PAUSES = (0.2, 0.5, 1.0)
 _SLOW_FAILURE_SECONDS = 3.0
-"""What took so long to fail hangs, and would hang again: whoever waits is told now."""
+"""A try that fails this slowly would hang again: no retry."""
 _LONGEST_RETRY_PAUSE = 2.0
 _LARGEST_PAGE = 200
 _RETRYABLE_STATUSES = (502, 503, 504)
 _ERRORS_BY_STATUS: dict[int, type[ClientError]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound}
 _UNKNOWN_ENDPOINT_TEXTS = ("; see /docs", "is not known here")
-"""How servers of every version end what they say of a path, a method or a field that they do not have."""
+"""How servers end their message about an unknown path, method or field."""
 _NEXT_STEPS = {
     "unauthenticated": "Run `gpu-dev login`",
     "not_found": "`gpu-dev list --all` shows your reservations",
-    "ambiguous_id": "Give more of the id",
+    "ambiguous_id": "Give more digits of the id",
 }
 
 
@@ -52,8 +52,8 @@ class ApiClient:
         pauses: Sequence[float] = RETRY_PAUSES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`find_key` is asked once, when first needed; without it nobody in particular asks. `renew_key` may find
-        another when that one was not taken. `pauses` between tries: as many tries as pauses, and one."""
+        """`find_key` is called once, when first needed; None: requests are anonymous. `renew_key` may return another
+        key if the API rejects the first one. `pauses` are between tries: one try more than pauses."""
         self._url = url
         self._find_key = find_key
         self._renew_key = renew_key
@@ -61,44 +61,44 @@ class ApiClient:
         self._now = now
         self._key: str | None = None
         self._is_key_accepted = True
-        """False: the key was renewed and has not been taken yet."""
+        """False: the key was renewed and no request has succeeded with it yet."""
         self._key_lock = Lock()
 
     def fetch(self, call: ApiCall[_T]) -> Routine[ApiReply[_T]]:
-        """The answer, understood. Raises what a refusal means."""
-        answer = yield from self.exchange(call)
-        if not 200 <= answer.status < 300:
-            raise self.error_from(answer)
+        """The decoded response. Raises the error of an error response."""
+        response = yield from self.exchange(call)
+        if not 200 <= response.status < 300:
+            raise self.error_from(response)
         try:
-            return ApiReply(answer.body, codec.decode_model(call.model, json.loads(answer.body)))
+            return ApiReply(response.body, codec.decode_model(call.model, json.loads(response.body)))
         except ValueError as error:
-            raise self._unexpected_response(answer, str(error)) from error
+            raise self._unexpected_response(response, str(error)) from error
 
     def fetch_value(self, call: ApiCall[_T]) -> Routine[_T]:
         return (yield from self.fetch(call)).value
 
     def list_job_pages(self, query: Mapping[str, Any], limit: int) -> Routine[list[ApiReply[JobList]]]:
-        """At least one page, together at most `limit` reservations."""
+        """At least one page, and at most `limit` reservations in total."""
         pages: list[ApiReply[JobList]] = []
-        wanted, cursor = limit, None
+        remaining, cursor = limit, None
         while True:
-            asked = {**query, "limit": min(wanted, _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
-            page = yield from self.fetch(list_jobs(asked))
+            page_query = {**query, "limit": min(remaining, _LARGEST_PAGE)} | ({"cursor": cursor} if cursor else {})
+            page = yield from self.fetch(list_jobs(page_query))
             pages.append(page)
-            wanted -= len(page.value.jobs)
+            remaining -= len(page.value.jobs)
             cursor = page.value.next_cursor
-            if cursor is None or wanted <= 0 or not page.value.jobs:
+            if cursor is None or remaining <= 0 or not page.value.jobs:
                 return pages
 
     def refresh_job(self, job: JobView) -> Routine[JobView]:
-        """As it is now; as it was, where the API does not say."""
+        """The current state; `job` itself if the API does not respond."""
         try:
             return (yield from self.fetch_value(get_job(job.reservation_id)))
         except ClientError:
             return job
 
     def release_job(self, job_id: str) -> Routine[None]:
-        """End it; one that has ended by itself is fine."""
+        """Cancel it, unless it has ended already."""
         try:
             yield from self.fetch_value(cancel_job(job_id))
         except ClientError as error:
@@ -106,31 +106,31 @@ class ApiClient:
                 raise
 
     def use_key(self, key: str) -> str | None:
-        """From now on this one. Comes to the one before."""
+        """Use this key from now on; returns the previous one."""
         with self._key_lock:
             before, self._key, self._is_key_accepted = self._key, key, True
         return before
 
     def revoke_key(self) -> Routine[None]:
-        """The key this asks with is none any more."""
-        answer = yield from self.exchange(ApiCall(dict, "DELETE", "/v1/keys/current", repeatable=True))
-        if answer.status not in (204, 401):
-            raise self.error_from(answer)
+        """Revoke the key of this client."""
+        response = yield from self.exchange(ApiCall(dict, "DELETE", "/v1/keys/current", repeatable=True))
+        if response.status not in (204, 401):
+            raise self.error_from(response)
 
     def exchange(self, call: ApiCall[Any]) -> Routine[HttpResponse]:
-        """The answer whatever it is; with another key, if this one is not taken and there is another."""
+        """The response, whatever its status. Tries again with a renewed key after a 401."""
         data = _encode_body(call.body)
         key = yield from self._load_key()
-        answer = yield from self._send(self._http_request(call, data, key))
-        if answer.status == 401 and (another := (yield from self._find_renewed_key(key))) is not None:
-            answer = yield from self._send(self._http_request(call, data, another))
-        self._is_key_accepted = self._is_key_accepted or answer.status != 401
-        return answer
+        response = yield from self._send(self._http_request(call, data, key))
+        if response.status == 401 and (renewed := (yield from self._find_renewed_key(key))) is not None:
+            response = yield from self._send(self._http_request(call, data, renewed))
+        self._is_key_accepted = self._is_key_accepted or response.status != 401
+        return response
 
     def open_events(
         self, job_id: str, last_event_id: str | None, *, silence: float = SILENCE_SECONDS
     ) -> Routine[LineStream]:
-        """The stream breaks when nothing is said for `silence` seconds."""
+        """The stream breaks after `silence` seconds without data."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
@@ -138,26 +138,26 @@ class ApiClient:
         key = yield from self._load_key()
         opened: LineStream | HttpResponse = yield OpenStream(self._http_request(call, None, key), silence)
         if isinstance(opened, HttpResponse) and opened.status == 401:
-            another = yield from self._find_renewed_key(key)
-            if another is not None:
-                opened = yield OpenStream(self._http_request(call, None, another), silence)
+            renewed = yield from self._find_renewed_key(key)
+            if renewed is not None:
+                opened = yield OpenStream(self._http_request(call, None, renewed), silence)
         if isinstance(opened, LineStream):
             self._is_key_accepted = True
             return opened
         raise self.error_from(opened)
 
-    def error_from(self, answer: HttpResponse) -> ClientError:
-        """What the API said no with, by its meaning."""
-        problem = _read_problem(answer)
+    def error_from(self, response: HttpResponse) -> ClientError:
+        """The error for an error response."""
+        problem = _read_problem(response)
         if problem is None:
-            return self._unexpected_response(answer, f"status {answer.status}, {answer.content_type}")
+            return self._unexpected_response(response, f"status {response.status}, {response.content_type}")
         code = str(problem.get("code") or "error")
-        kind = _ERRORS_BY_STATUS.get(answer.status, Unavailable if answer.status >= 500 else Rejected)
+        kind = _ERRORS_BY_STATUS.get(response.status, Unavailable if response.status >= 500 else Rejected)
         detail = str(problem["detail"])
         if detail.endswith(_UNKNOWN_ENDPOINT_TEXTS):
-            # This client asks for nothing that a server of its own version does not know.
-            detail = f"{detail} (this server is probably of an earlier version than this program)"
-        # Where the API itself names the next step, ours would only repeat it.
+            # A server of the same version knows every request of this client.
+            detail = f"{detail} (this server probably has an earlier version than this client)"
+        # If the API names the next step itself, ours would repeat it.
         step = "" if "`gpu-dev" in detail or self._find_key is None else _NEXT_STEPS.get(code, "")
         return kind(detail, step, code=code, problem=problem)
 
@@ -174,7 +174,7 @@ class ApiClient:
         return self._key
 
     def _load_key_once(self) -> None:
-        """Many may ask at once; one of them looks."""
+        """Thread-safe: only one thread calls `find_key`."""
         with self._key_lock:
             if self._key is None and self._find_key is not None:
                 self._key = self._find_key()
@@ -182,50 +182,50 @@ class ApiClient:
     def _find_renewed_key(self, rejected: str | None) -> Routine[str | None]:
         if rejected is None or self._renew_key is None:
             return None
-        another: str | None = yield RunFunction(lambda: self._renew_key_once(rejected))
-        return another
+        renewed: str | None = yield RunFunction(lambda: self._renew_key_once(rejected))
+        return renewed
 
     def _renew_key_once(self, rejected: str) -> str | None:
-        """A key that is fresh and refused all the same is no matter of its age: then there is no other."""
+        """None if a renewed key was rejected as well: then the key's age is not the cause."""
         with self._key_lock:
             if self._key != rejected:
-                return self._key  # somebody else, asking at the same time, has been here
+                return self._key  # renewed meanwhile by another thread
             if self._renew_key is None or not self._is_key_accepted:
                 return None
-            fresh = self._renew_key(rejected)
-            if fresh is not None:
-                self._key, self._is_key_accepted = fresh, False
-            return fresh
+            renewed = self._renew_key(rejected)
+            if renewed is not None:
+                self._key, self._is_key_accepted = renewed, False
+            return renewed
 
-    def _unexpected_response(self, answer: HttpResponse, what: str) -> ClientError:
-        if answer.location and 300 <= answer.status < 400:
-            step = f"It points to {answer.location}: if you trust that, set it with `gpu-dev config set api_url`"
-            return Unreachable(f"{self._url} sends us elsewhere", sent=True, next_step=step)
-        if answer.status >= 500:
-            return Unreachable(f"the API at {self._url} is in trouble ({what})", sent=True, next_step="Try again later")
+    def _unexpected_response(self, response: HttpResponse, what: str) -> ClientError:
+        if response.location and 300 <= response.status < 400:
+            step = f"It redirects to {response.location}; if you trust that, set it with `gpu-dev config set api_url`"
+            return Unreachable(f"{self._url} redirects to another address", sent=True, next_step=step)
+        if response.status >= 500:
+            return Unreachable(f"the API at {self._url} fails ({what})", sent=True, next_step="Try again later")
         step = "Check the address: `gpu-dev config show`"
-        return Unreachable(f"{self._url} does not answer like a gpu-dev API ({what})", sent=True, next_step=step)
+        return Unreachable(f"{self._url} does not respond like a gpu-dev API ({what})", sent=True, next_step=step)
 
 
 def send_with_retries(
     request: HttpRequest, pauses: Sequence[float] = RETRY_PAUSES, now: Callable[[], float] = time.monotonic
 ) -> Routine[HttpResponse]:
-    """Again after a failure, where that does no harm."""
+    """Retries after a failure if a repeat is safe."""
     for pause in (*pauses, None):
-        wait, begun = None, now()
+        wait, started = None, now()
         try:
-            answer: HttpResponse = yield Send(request)
+            response: HttpResponse = yield Send(request)
         except Unreachable as error:
-            harmful = error.sent and not request.repeatable
-            if harmful or error.final or pause is None or now() - begun > _SLOW_FAILURE_SECONDS:
+            unsafe = error.sent and not request.repeatable
+            if unsafe or error.final or pause is None or now() - started > _SLOW_FAILURE_SECONDS:
                 raise
         else:
-            passing = answer.status in _RETRYABLE_STATUSES and request.repeatable
-            if not passing or pause is None or now() - begun > _SLOW_FAILURE_SECONDS:
-                return answer
-            wait = answer.retry_after
+            retryable = response.status in _RETRYABLE_STATUSES and request.repeatable
+            if not retryable or pause is None or now() - started > _SLOW_FAILURE_SECONDS:
+                return response
+            wait = response.retry_after
         yield Pause(min(wait or pause or 0.0, _LONGEST_RETRY_PAUSE))
-    raise AssertionError("the last try answers or raises")
+    raise AssertionError("the last try returns or raises")
 
 
 def _encode_body(body: object) -> bytes | None:
@@ -234,14 +234,14 @@ def _encode_body(body: object) -> bytes | None:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except ValueError as error:
-        raise UsageError("a number that is infinite, or none at all, cannot be asked for") from error
+        raise UsageError("invalid number (infinite or NaN)") from error
 
 
-def _read_problem(answer: HttpResponse) -> Mapping[str, Any] | None:
-    if answer.content_type not in ("application/problem+json", "application/json"):
+def _read_problem(response: HttpResponse) -> Mapping[str, Any] | None:
+    if response.content_type not in ("application/problem+json", "application/json"):
         return None
     try:
-        problem = json.loads(answer.body)
+        problem = json.loads(response.body)
     except ValueError:
         return None
     return problem if isinstance(problem, dict) and isinstance(problem.get("detail"), str) else None

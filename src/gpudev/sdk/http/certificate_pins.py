@@ -1,6 +1,6 @@
-"""Certificate pins: which key each address must present, and the check.
+"""Certificate pins: which key each API address must present, and the check.
 
-An address is only ever added from an invitation's link, whose sender vouches for it; never because a server was met.
+A pin is only added from an invitation link, never on first use.
 """
 
 import ssl
@@ -15,11 +15,11 @@ from gpudev.sdk.credentials import file_lock, read_object, write_object
 _SEQUENCE = 0x30
 _VERSION = 0xA0
 _FIELDS_BEFORE_KEY = 5
-"""Serial number, signature's algorithm, issuer, validity, subject."""
+"""Serial number, signature algorithm, issuer, validity, subject."""
 
 
 class MalformedCertificate(ValueError):
-    """No certificate as everybody writes them."""
+    """Not a DER certificate."""
 
 
 def pins_file(env: Mapping[str, str]) -> Path:
@@ -32,7 +32,7 @@ def find_pin(env: Mapping[str, str], api_url: str) -> str | None:
 
 
 def store_pin(env: Mapping[str, str], api_url: str, fingerprint: str | None) -> None:
-    """None: the machine's own authorities decide again."""
+    """None: remove the pin; the machine's certificate authorities apply again."""
     path = pins_file(env)
     with file_lock(path):
         pins = read_object(path)
@@ -43,7 +43,7 @@ def store_pin(env: Mapping[str, str], api_url: str, fingerprint: str | None) -> 
 
 
 def pinning_context() -> ssl.SSLContext:
-    """For connections whose certificate is compared by `shows`, before anything is said."""
+    """For connections whose certificate is checked by `matches_pin` before anything is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -51,7 +51,7 @@ def pinning_context() -> ssl.SSLContext:
 
 
 def matches_pin(certificate: bytes | None, fingerprint: str) -> bool:
-    """Whether this certificate (DER), whose key's owner has just proven to hold it, has the key of this fingerprint."""
+    """Whether this certificate (DER) from a completed TLS handshake has the key with this fingerprint."""
     if certificate is None:
         return False
     try:
@@ -61,7 +61,7 @@ def matches_pin(certificate: bytes | None, fingerprint: str) -> bool:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """Of the public key: SHA-256 over its SubjectPublicKeyInfo, in base64url. Raises Malformed."""
+    """Of the public key: SHA-256 over its SubjectPublicKeyInfo, in base64url. Raises MalformedCertificate."""
     content, _ = _element_content(certificate, 0, _SEQUENCE)
     position, _ = _element_content(certificate, content, _SEQUENCE)
     if certificate[position] == _VERSION:
@@ -74,22 +74,22 @@ def fingerprint_of(certificate: bytes) -> str:
 
 
 def _element_content(data: bytes, position: int, tag: int) -> tuple[int, int]:
-    """Where the content of the element at this position begins and ends."""
+    """Start and end of the content of the DER element at this position."""
     try:
         if data[position] != tag:
-            raise MalformedCertificate(f"another element than expected at {position}")
+            raise MalformedCertificate(f"unexpected element at {position}")
         length, begin = data[position + 1], position + 2
         if length >= 0x80:
             size = length & 0x7F
             length, begin = int.from_bytes(data[begin : begin + size], "big"), begin + size
     except IndexError as error:
-        raise MalformedCertificate("it ends too early") from error
+        raise MalformedCertificate("truncated") from error
     if begin + length > len(data):
-        raise MalformedCertificate("it ends too early")
+        raise MalformedCertificate("truncated")
     return begin, begin + length
 
 
 def _element_end(data: bytes, position: int) -> int:
     if position >= len(data):
-        raise MalformedCertificate("it ends too early")
+        raise MalformedCertificate("truncated")
     return _element_content(data, position, data[position])[1]

@@ -1,6 +1,6 @@
 """Endpoints for the cluster, as data: availability, status and health.
 
-The plan is in `queue_endpoints`: its models are slow to load, and few commands need them.
+The plan is in `queue_endpoints`, because its models are slow to load and few commands need them.
 """
 
 from gpudev.sdk.http.endpoints import ApiCall, read_call

@@ -39,8 +39,8 @@ def list_snapshots(name: str, *, deleted: bool = False) -> ApiCall[SnapshotList]
 
 
 def get_contents(name: str, snapshot_id: str | None = None, *, deleted: bool = False) -> ApiCall[ContentsView]:
-    wanted = {} if snapshot_id is None else {"snapshot_id": snapshot_id}
-    return read_call(ContentsView, _disk_path(name, "/contents"), (_DELETED if deleted else {}) | wanted)
+    selected = {} if snapshot_id is None else {"snapshot_id": snapshot_id}
+    return read_call(ContentsView, _disk_path(name, "/contents"), (_DELETED if deleted else {}) | selected)
 
 
 def list_operations(name: str) -> ApiCall[OperationList]:
@@ -51,8 +51,8 @@ def get_operation(name: str, operation_id: str) -> ApiCall[OperationView]:
     return read_call(OperationView, _disk_path(name, f"/operations/{path_segment(operation_id, 'operation')}"))
 
 
-def create_disk(ask: CreateDiskRequest) -> ApiCall[OperationView]:
-    return _operation_call("POST", "/v1/disks", ask)
+def create_disk(request: CreateDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", "/v1/disks", request)
 
 
 def delete_disk(name: str) -> ApiCall[OperationView]:
@@ -63,24 +63,24 @@ def create_snapshot(name: str) -> ApiCall[OperationView]:
     return _operation_call("POST", _disk_path(name, "/snapshots"))
 
 
-def restore_disk(name: str, ask: RestoreDiskRequest) -> ApiCall[OperationView]:
-    return _operation_call("POST", _disk_path(name, "/restore"), ask)
+def restore_disk(name: str, request: RestoreDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/restore"), request)
 
 
-def rename_disk(name: str, ask: RenameDiskRequest) -> ApiCall[OperationView]:
-    return _operation_call("POST", _disk_path(name, "/rename"), ask)
+def rename_disk(name: str, request: RenameDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/rename"), request)
 
 
-def resize_disk(name: str, ask: ResizeDiskRequest) -> ApiCall[OperationView]:
-    return _operation_call("POST", _disk_path(name, "/resize"), ask)
+def resize_disk(name: str, request: ResizeDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/resize"), request)
 
 
-def clone_disk(name: str, ask: CloneDiskRequest) -> ApiCall[OperationView]:
-    return _operation_call("POST", _disk_path(name, "/clone"), ask)
+def clone_disk(name: str, request: CloneDiskRequest) -> ApiCall[OperationView]:
+    return _operation_call("POST", _disk_path(name, "/clone"), request)
 
 
-def _operation_call(method: str, path: str, ask: object = None) -> ApiCall[OperationView]:
-    body = None if ask is None else codec.encode_model(ask, without_none=True)
+def _operation_call(method: str, path: str, request: object = None) -> ApiCall[OperationView]:
+    body = None if request is None else codec.encode_model(request, without_none=True)
     return idempotent_call(OperationView, method, path, body)
 
 
@@ -95,7 +95,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 def wait_for_operation(
-    core: ApiClient,
+    client: ApiClient,
     first: ApiReply[OperationView],
     *,
     patience: float,
@@ -103,35 +103,35 @@ def wait_for_operation(
     on_lost: Callable[[str], object] | None = None,
     now: Callable[[], float] = time.monotonic,
 ) -> Routine[ApiReply[OperationView]]:
-    """`on_change` is told of each look at it, `on_lost` when the API stays away; after `patience` seconds of that it
-    is given up."""
-    reply, heard_at = first, now()
+    """Poll until the operation is done or failed. Calls `on_change` after each poll and `on_lost` if the API does not
+    respond; raises Unreachable after `patience` seconds without a response."""
+    reply, received_at = first, now()
     pauses = growing_pauses(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
     while reply.value.state not in ("done", "failed"):
         if on_change is not None:
             yield Notify(on_change, reply.value)
         yield Pause(next(pauses))
         try:
-            reply = yield from core.fetch(get_operation(reply.value.disk_name, reply.value.operation_id))
+            reply = yield from client.fetch(get_operation(reply.value.disk_name, reply.value.operation_id))
         except Unreachable as error:
-            if now() - heard_at > patience:
+            if now() - received_at > patience:
                 raise
             if on_lost is not None:
                 yield Notify(on_lost, error.message)
         else:
-            heard_at = now()
+            received_at = now()
     return reply
 
 
 def check_operation(operation: OperationView) -> OperationView:
-    """Raise what a failure means to somebody who waited."""
+    """Raises OperationFailed if it has failed."""
     if operation.state != "failed":
         return operation
     name = operation.disk_name
     is_new = operation.kind in ("create", "clone")
     raise OperationFailed(
-        f"{operation.kind} of disk {name!r} failed: {operation.error or 'no reason was given'}",
-        f"There is no disk {name!r}; everything else is as it was"
+        f"{operation.kind} of disk {name!r} failed: {operation.error or 'unknown reason'}",
+        f"No disk {name!r} was created; nothing else has changed"
         if is_new
-        else f"`gpu-dev disk show {name}` shows how it is",
+        else f"`gpu-dev disk show {name}` shows its state",
     )

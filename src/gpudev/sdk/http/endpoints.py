@@ -14,42 +14,42 @@ _T = TypeVar("_T")
 
 
 class ApiCall(NamedTuple, Generic[_T]):
-    """One question, and the model of its answer."""
+    """One request, and the model of its response."""
 
     model: type[_T]
     method: str
     path: str
     body: Any = None
-    """As `json.dumps` takes it."""
+    """JSON-serializable."""
     headers: Mapping[str, str] = MappingProxyType({})
     repeatable: bool = False
-    """Whether saying it twice does no more than saying it once."""
+    """Whether a repeat is safe."""
 
 
 class ApiReply(NamedTuple, Generic[_T]):
-    """An answer twice: as it was said, for programs, and understood, for us."""
+    """A response: raw, for `--json`, and decoded."""
 
     raw: bytes
     value: _T
 
 
 def read_call(model: type[_T], path: str, query: Mapping[str, Any] | None = None) -> ApiCall[_T]:
-    """What is there to be read."""
+    """A GET request."""
     return ApiCall(model, "GET", f"{path}?{urlencode(query, doseq=True)}" if query else path, repeatable=True)
 
 
 def idempotent_call(
     model: type[_T], method: str, path: str, body: object = None, *, idempotency_key: str | None = None
 ) -> ApiCall[_T]:
-    """What is done once, however often it has to be said."""
+    """A request with an idempotency key: takes effect once, however often it is sent."""
     headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
     return ApiCall(model, method, path, body, headers, repeatable=True)
 
 
-def path_segment(name: str, what: str) -> str:
-    """A name somebody gave, as one step of a path. None at all would make the path mean something else."""
+def path_segment(name: str, kind: str) -> str:
+    """A name, quoted as one path segment. An empty or dotted name would change the path."""
     if name in ("", ".", ".."):
-        raise UsageError(f"{name!r} is no {what}")
+        raise UsageError(f"invalid {kind} {name!r}")
     return quote(name, safe="")
 
 

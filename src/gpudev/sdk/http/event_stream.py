@@ -1,7 +1,4 @@
-"""The event stream of one reservation, reconnecting: its states (`JobWatch`) and history (`JobHistory`).
-
-It does not know what the news mean.
-"""
+"""The event stream of one reservation, with reconnects: its states (`JobWatch`) and history (`JobHistory`)."""
 
 import json
 import os
@@ -18,18 +15,18 @@ from gpudev.sdk.http.transport import SILENCE_SECONDS, LineStream
 from gpudev.wire import codec
 from gpudev.wire.reservations import JobEvent, JobView
 
-# Server-sent events: lines in, events out. Pure.
+# Server-sent events. Pure.
 
 
 class ServerSentEvent(NamedTuple):
     kind: str
     data: bytes
     last_id: str | None
-    """What to name when asking for what comes after; it stays until the server names another."""
+    """For `Last-Event-ID` on reconnect; kept until the server sends another."""
 
 
 class EventParser:
-    """One stream's lines, as they come. An event that was not finished by an empty line is none."""
+    """Parses the lines of one stream. An event that is not terminated by an empty line is dropped."""
 
     def __init__(self, last_id: str | None = None) -> None:
         self._last_id = last_id
@@ -37,7 +34,7 @@ class EventParser:
         self._data: list[bytes] = []
 
     def feed(self, line: bytes) -> ServerSentEvent | None:
-        """The event that this line finishes."""
+        """The event that this line completes."""
         text = line.rstrip(b"\r\n")
         if not text:
             event = ServerSentEvent(self._kind, b"\n".join(self._data), self._last_id) if self._data else None
@@ -58,17 +55,17 @@ class EventParser:
 
 
 def has_ended(job: JobView) -> bool:
-    """A status a newer server may have invented counts as one that goes on."""
+    """An unknown status of a newer server counts as live."""
     return job.status in TERMINAL
 
 
 def is_settled(job: JobView) -> bool:
-    """Ready, or over: nothing is left to be waited for."""
+    """Active or ended: nothing left to wait for."""
     return job.status == Status.ACTIVE or has_ended(job)
 
 
 def check_ready(job: JobView, why: str | None = None, next_step: str = "") -> JobView:
-    """Raise what a reservation that ended means to somebody who waited for it; `why`: in other words than ours."""
+    """Raises ReservationEnded if it has ended. `why` replaces the default message."""
     if has_ended(job):
         reason = f": {job.failure_reason}" if job.failure_reason else ""
         raise ReservationEnded(
@@ -84,7 +81,7 @@ _Item = TypeVar("_Item")
 
 
 class ReconnectingStream(Generic[_Item]):
-    """A reservation's stream of events. One that breaks is opened again after the last event, with growing pauses."""
+    """An event stream that reconnects after the last event received, with growing pauses."""
 
     def __init__(self, client: ApiClient, job_id: str, *, silence: float = SILENCE_SECONDS) -> None:
         self._client = client
@@ -94,11 +91,11 @@ class ReconnectingStream(Generic[_Item]):
         self._parser = EventParser()
         self._last_event_id: str | None = None
         self._next_pause, self._paused = _FIRST_PAUSE, 0.0
-        """`_paused`: seconds in all since the API last sent something."""
+        """`_paused`: total seconds of pauses since the API last sent something."""
         self._is_complete = False
 
     def next(self) -> Routine[_Item | None]:
-        """None: that was all. Raises when nothing more will come: the API stayed away for too long, or said no."""
+        """None: complete. Raises if the API does not respond for too long, or rejects the request."""
         while not self._is_complete:
             try:
                 item = yield from self._next_item()
@@ -118,15 +115,15 @@ class ReconnectingStream(Generic[_Item]):
             yield CloseStream(stream)
 
     def _next_item(self) -> Routine[_Item | None]:
-        """None: there is none yet, or the stream is complete."""
+        """None: no item yet, or the stream is complete."""
         raise NotImplementedError
 
     def _on_broken(self, error: Unavailable) -> _Item | None:
-        """What to say of it; None: nothing, try again after a pause. Raises the error where that is no use."""
+        """The item to return for it; None: reconnect after a pause. Raises the error if a reconnect is useless."""
         raise NotImplementedError
 
     def _time_left(self) -> float | None:
-        """Seconds; None: as many as it takes."""
+        """Seconds; None: unlimited."""
         return None
 
     def _next_event(self) -> Routine[ServerSentEvent | None]:
@@ -153,13 +150,13 @@ class ReconnectingStream(Generic[_Item]):
 
 
 class JobUpdate(NamedTuple):
-    """The reservation as it is now."""
+    """The current state of the reservation."""
 
     reply: ApiReply[JobView]
 
 
 class ConnectionLost(NamedTuple):
-    """The API does not answer at the moment; we keep trying."""
+    """The API does not respond; the watch keeps trying."""
 
     why: str
 
@@ -168,8 +165,8 @@ WatchEvent = JobUpdate | ConnectionLost
 
 
 class JobWatch(ReconnectingStream[WatchEvent]):
-    """One reservation as it changes. When its stream breaks, it is asked for plainly before the stream is opened
-    again. It never ends by itself."""
+    """The states of one reservation. After a broken stream it fetches the reservation once, then reconnects. It never
+    ends by itself."""
 
     def __init__(
         self,
@@ -180,14 +177,14 @@ class JobWatch(ReconnectingStream[WatchEvent]):
         deadline: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience`: seconds that the API may stay away. `deadline`: when, by `now`, there is no more waiting."""
+        """`patience`: seconds without a response until it gives up. `deadline`: end of the wait, by the clock `now`."""
         super().__init__(client, job_id)
         self._patience = patience
         self._deadline = deadline
         self._now = now
         self._last_received_at = now()
         self._polls_first = False
-        self._next_pause = 2 * _FIRST_PAUSE  # until something was received
+        self._next_pause = 2 * _FIRST_PAUSE  # until the first response
 
     def _next_item(self) -> Routine[WatchEvent | None]:
         if self._polls_first:
@@ -202,7 +199,7 @@ class JobWatch(ReconnectingStream[WatchEvent]):
         return None
 
     def _on_broken(self, error: Unavailable) -> WatchEvent:
-        self._time_left()  # silent, because we would wait no longer?
+        self._time_left()  # raises NotInTime if the deadline caused the silence
         if self._now() - self._last_received_at >= self._patience:
             raise error
         return ConnectionLost(error.message)
@@ -223,7 +220,7 @@ class JobWatch(ReconnectingStream[WatchEvent]):
 def wait_until_ready(
     watch: JobWatch, first: JobView, on_change: Callable[[JobView], object] | None = None
 ) -> Routine[JobView]:
-    """The reservation once it is active or has ended; `on_change` is told of everything on the way."""
+    """The reservation once it is active or has ended. Calls `on_change` for each state until then."""
     job = first
     try:
         while True:
@@ -231,15 +228,15 @@ def wait_until_ready(
                 yield Notify(on_change, job)
             if is_settled(job):
                 return job
-            while not isinstance(news := (yield from watch.next()), JobUpdate):
+            while not isinstance(event := (yield from watch.next()), JobUpdate):
                 pass
-            job = news.reply.value
+            job = event.reply.value
     finally:
         yield from watch.close()
 
 
 def read_patience(env: Mapping[str, str] = os.environ) -> float:
-    """How long an API that does not answer is waited for."""
+    """Seconds to wait for an API that does not respond."""
     try:
         return max(0.0, float(env.get(_PATIENCE_VARIABLE) or _DEFAULT_PATIENCE))
     except ValueError as error:
@@ -250,26 +247,26 @@ def _read_job(data: bytes) -> ApiReply[JobView]:
     try:
         return ApiReply(data, codec.decode_model(JobView, json.loads(data)))
     except ValueError as error:
-        raise Unavailable(f"the API's stream could not be read ({error})") from error
+        raise Unavailable(f"invalid data in the API's event stream ({error})") from error
 
 
 # A reservation's history from its event stream.
 #
-# A followed history ends with its reservation. The stream may end before: an API that restarts ends it properly; a
-# proxy cuts it or answers in the API's place.
+# A followed history ends with its reservation. The stream may end earlier, if the API restarts or a proxy in between
+# cuts it or sends its own error.
 
 
 _T = TypeVar("_T", JobEvent, JobView)
 _COMPLETE_AFTER_SECONDS = 2.0
-"""A live reservation's stream does not end. Its history is whole with the line of the version we know of; for one
-whose last change left no line, it is whole when nothing more is said."""
+"""The stream of a live reservation does not end. Its history is complete with the event of the known version; if the
+last change has no event, after this much silence."""
 
 
 class JobHistory(ReconnectingStream[JobEvent]):
-    """What happened until now; with `follow`, also what happens until the reservation has ended."""
+    """The events until now; with `follow`, until the reservation has ended."""
 
     def __init__(self, client: ApiClient, job: JobView, *, follow: bool, patience: float = _DEFAULT_PATIENCE) -> None:
-        """`patience`: seconds that the API may stay away from whoever follows."""
+        """`patience`: with `follow`, seconds without a response until it gives up."""
         silence = SILENCE_SECONDS if follow else _COMPLETE_AFTER_SECONDS
         super().__init__(client, job.reservation_id, silence=silence)
         self._job = job
@@ -292,7 +289,7 @@ class JobHistory(ReconnectingStream[JobEvent]):
 
     def _on_broken(self, error: Unavailable) -> None:
         if not self._follow:
-            # Silent; one that is cut may not be all of it.
+            # Silence means complete; a broken stream may be incomplete.
             self._is_complete = isinstance(error, Unreachable) and isinstance(error.__cause__, TimeoutError)
             if not self._is_complete:
                 raise error
@@ -301,7 +298,7 @@ class JobHistory(ReconnectingStream[JobEvent]):
 
 
 def read_history(client: ApiClient, job: JobView) -> Routine[list[JobEvent]]:
-    """What happened until now."""
+    """The events until now."""
     history = JobHistory(client, job, follow=False)
     events: list[JobEvent] = []
     try:
@@ -316,5 +313,5 @@ def _decode(model: type[_T], data: bytes) -> _T:
     try:
         return codec.decode_model(model, json.loads(data))
     except ValueError as error:
-        # It would say the same again.
-        raise Unreachable(f"the API's history could not be read ({error})", sent=True, final=True) from error
+        # A retry would return the same.
+        raise Unreachable(f"invalid data in the API's history ({error})", sent=True, final=True) from error

@@ -1,8 +1,8 @@
 """Routines: effects as data, and the driver that runs them in the calling thread.
 
-A routine is a generator. It yields one of these, is sent what came of it, and returns what it was for; a failure is
-thrown into it. Whoever drives it (`blocking`, `awaiting`) carries the effects out, so that every rule of the client is
-written once and knows neither threads nor event loops.
+A routine is a generator. It yields an effect, is sent the effect's result, and returns its own; a failure is thrown
+into it. A driver (`SyncDriver`, `AsyncDriver`) performs the effects, so the client's logic is written once, without
+threads or event loops.
 """
 
 import time
@@ -16,20 +16,20 @@ _T = TypeVar("_T")
 
 
 class Send(NamedTuple):
-    """Comes to an Answer, or Unreachable is thrown."""
+    """Results in an HttpResponse, or throws Unreachable."""
 
     request: HttpRequest
 
 
 class OpenStream(NamedTuple):
-    """Comes to a Stream, or to the Answer of a server that does not agree. After `silence` seconds it is dead."""
+    """Results in a LineStream, or in an HttpResponse. The stream breaks after `silence` seconds without data."""
 
     request: HttpRequest
     silence: float
 
 
 class ReadLine(NamedTuple):
-    """Comes to bytes, or to None at the end. `within`: seconds that it may take."""
+    """Results in bytes, or None at the end. `within`: timeout in seconds."""
 
     stream: LineStream
     within: float | None
@@ -44,26 +44,26 @@ class Pause(NamedTuple):
 
 
 class RunFunction(NamedTuple):
-    """Something on this machine that may take a while. Comes to what it returns."""
+    """A local function that may block. Results in what it returns."""
 
-    act: Callable[[], Any]
+    function: Callable[[], Any]
 
 
 class Notify(NamedTuple):
-    """The person's own function is told; one that is asynchronous is awaited where that is possible."""
+    """Calls the program's callback; `AsyncDriver` awaits an asynchronous one."""
 
     listener: Callable[[Any], Any]
     value: Any
 
 
 class RunProgram(NamedTuple):
-    """A program on this machine. Comes to Executed; NotInTime is thrown when it takes too long."""
+    """A local program. Results in a ProgramResult; throws NotInTime after `timeout`."""
 
     arguments: Sequence[str]
     stdin: bytes | None
-    """Its standard input; None: nothing."""
+    """Standard input; None: empty."""
     capture_output: bool
-    """Its output is collected; else it goes where ours goes."""
+    """False: output goes to this process's standard streams."""
     timeout: float | None
     environment: Mapping[str, str]
 
@@ -78,7 +78,7 @@ Effect: TypeAlias = Send | OpenStream | ReadLine | CloseStream | Pause | RunFunc
 Routine: TypeAlias = Generator[Effect, Any, _T]
 
 
-# The driver for blocking programs: runs routines in the calling thread.
+# The synchronous driver.
 
 
 class SyncDriver:
@@ -94,20 +94,20 @@ class SyncDriver:
             raise UsageError("this client is closed")
 
     def run(self, routine: Routine[_T]) -> _T:
-        """To its end. What goes wrong, Ctrl-C too, is thrown into it, so that it can tidy up."""
-        came: Any = None
-        wrong: BaseException | None = None
+        """Run to the end. Errors, including KeyboardInterrupt, are thrown into the routine, so that it can clean up."""
+        result: Any = None
+        failure: BaseException | None = None
         while True:
             try:
-                effect = routine.send(came) if wrong is None else routine.throw(wrong)
+                effect = routine.send(result) if failure is None else routine.throw(failure)
             except StopIteration as end:
-                result: _T = end.value
-                return result
-            came, wrong = None, None
+                value: _T = end.value
+                return value
+            result, failure = None, None
             try:
-                came = self._perform_effect(effect)
+                result = self._perform_effect(effect)
             except BaseException as error:  # noqa: BLE001 - the routine decides what it means
-                wrong = error
+                failure = error
 
     def _perform_effect(self, effect: Effect) -> Any:
         match effect:
@@ -121,10 +121,10 @@ class SyncDriver:
                 return stream.close()
             case Pause(seconds):
                 return time.sleep(seconds)
-            case RunFunction(act):
-                return act()
-            case Notify(listener, news):
-                return listener(news)
+            case RunFunction(function):
+                return function()
+            case Notify(listener, value):
+                return listener(value)
             case RunProgram():
                 return run_program(effect)
             case _:

@@ -17,7 +17,7 @@ def list_users(job_id: str) -> ApiCall[DevServerUsers]:
 
 
 def add_users(job_id: str, names: Sequence[str]) -> ApiCall[DevServerUsers]:
-    """Who is there already stays there, so it may be said twice."""
+    """Repeatable: adding an existing collaborator changes nothing."""
     body = codec.encode_model(AddUsersRequest(github_users=list(names)))
     return ApiCall(DevServerUsers, "POST", f"{job_path(job_id)}/users", body, repeatable=True)
 
@@ -49,7 +49,7 @@ def create_proxy_token(job_id: str) -> ApiCall[ProxyToken]:
 def wait_for_jupyter(
     client: ApiClient, job_id: str, first: ApiReply[JupyterView], *, deadline: float
 ) -> Routine[ApiReply[JupyterView]]:
-    """As it is once it has started or failed; `starting` still: not before the deadline (by `time.monotonic`)."""
+    """Its state once it has started or failed; still `starting` if the deadline (`time.monotonic`) has passed."""
     reply = first
     while reply.value.state == "starting" and time.monotonic() <= deadline:
         yield Pause(_POLL_SECONDS)
@@ -58,5 +58,5 @@ def wait_for_jupyter(
 
 
 def absolute_link(api_url: str, link: JupyterLink) -> str:
-    """An API that does not know its own address gives the path alone."""
+    """An API that does not know its own address returns only the path."""
     return link.url if "://" in link.url else f"{api_url}{link.url}"

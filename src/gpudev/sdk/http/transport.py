@@ -1,6 +1,6 @@
 """HTTP on the standard library: one request, one response or one stream of lines.
 
-`http.client` costs a third of what a full client library costs to load, and a command line pays that every time.
+`http.client` loads in a third of the time of a full client library, which matters for every command.
 """
 
 import http.client
@@ -21,7 +21,7 @@ from gpudev.version import __version__
 CONNECT_SECONDS = 10.0
 RESPONSE_SECONDS = 60.0
 SILENCE_SECONDS = 60.0
-"""A stream that says nothing for so long (the server sends keep-alives) is dead."""
+"""A stream without data for this long is dead: the server sends keep-alives."""
 _LONGEST_LINE = 2**20
 
 
@@ -31,7 +31,7 @@ class HttpRequest(NamedTuple):
     body: bytes | None = None
     headers: Mapping[str, str] = MappingProxyType({})
     repeatable: bool = False
-    """Whether saying it twice does no more than saying it once."""
+    """Whether a repeat is safe."""
 
 
 class HttpResponse(NamedTuple):
@@ -43,7 +43,7 @@ class HttpResponse(NamedTuple):
 
 
 class LineStream:
-    """An answer that goes on: its lines, as they come."""
+    """The lines of a streaming response."""
 
     def __init__(self, response: http.client.HTTPResponse, line: socket.socket, silence: float) -> None:
         self._response = response
@@ -51,8 +51,8 @@ class LineStream:
         self._silence = silence
 
     def read_line(self, within: float | None = None) -> bytes | None:
-        """The next one; None: the server has ended it. Raises Unreachable when it is cut, or says nothing `within` so
-        many seconds, or for as long as no living stream is silent."""
+        """The next line; None: the server ended the stream. Raises Unreachable if it breaks, or after `within` seconds
+        without data, at most `silence`."""
         try:
             self._socket.settimeout(self._silence if within is None else max(0.01, min(within, self._silence)))
             line = self._response.readline(_LONGEST_LINE)
@@ -65,7 +65,7 @@ class LineStream:
         self._socket.close()
 
     def abort(self) -> None:
-        """From another thread: whoever reads it is told that it is cut."""
+        """From another thread: the reader gets Unreachable."""
         abort_connection(self._socket)
 
 
@@ -75,7 +75,7 @@ def abort_connection(line: socket.socket) -> None:
 
 
 class WebSocketConnection(NamedTuple):
-    """A WebSocket that was agreed upon, and what came through it already."""
+    """An open WebSocket, and the bytes already received."""
 
     socket: socket.socket
     received: bytes
@@ -91,8 +91,8 @@ class HttpTransport:
         name: str = "the API",
         trace_id: str | None = None,
     ) -> None:
-        """`pin`: the server is the one whose key has this fingerprint, whatever authorities say. `trace_id`: what its
-        requests belong to; None: to each other."""
+        """`pin`: fingerprint of the server's key, checked instead of the certificate chain. `trace_id`: trace of the
+        requests; None: a new one."""
         self._trace_id = trace_id or new_trace_id()
         self._pin = pin
         self._name = name
@@ -106,7 +106,7 @@ class HttpTransport:
         self._proxy = _find_http_proxy(parts.scheme, self._host, os.environ)
 
     def send(self, request: HttpRequest, connected: Callable[[socket.socket], None] | None = None) -> HttpResponse:
-        """Send it, once. Raises Unreachable. `connected` is told the line, for whoever may want to hang up."""
+        """Send once. Raises Unreachable. Calls `connected` with the socket, so that the caller can abort."""
         connection = self._connect()
         if connected is not None:
             connected(connection.sock)
@@ -118,9 +118,9 @@ class HttpTransport:
             connection.close()
 
     def open_stream(self, request: HttpRequest, silence: float = SILENCE_SECONDS) -> LineStream | HttpResponse:
-        """A stream when the API agrees; its answer when it does not. Raises Unreachable."""
+        """A stream, or the response if the API sends none. Raises Unreachable."""
         connection = self._connect()
-        # The library lets go of the socket as soon as it knows that no second request will follow.
+        # http.client drops the socket when it expects no second request.
         line = connection.sock
         try:
             response = self._send(connection, request)
@@ -134,12 +134,12 @@ class HttpTransport:
             raise self._unreachable(error, sent=True) from error
 
     def open_websocket(self, request: HttpRequest) -> WebSocketConnection | HttpResponse:
-        """The connection itself when the server agrees; its answer when it does not. Raises Unreachable."""
+        """An open WebSocket, or the response if the server rejects the upgrade. Raises Unreachable."""
         from gpudev.wire import websocket
 
         key = websocket.new_key()
-        asking = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-        headers = {**request.headers, **asking, "Sec-WebSocket-Key": key}
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        headers = {**request.headers, **upgrade, "Sec-WebSocket-Key": key}
         connection = self._connect(through_tunnel=True)
         line = connection.sock
         try:
@@ -149,7 +149,7 @@ class HttpTransport:
                 connection.close()
                 return answer
             if response.headers.get("Sec-WebSocket-Accept") != websocket.accept_value(key):
-                raise http.client.HTTPException("it agreed to something else")
+                raise http.client.HTTPException("invalid Sec-WebSocket-Accept")
             return WebSocketConnection(line, _buffered_bytes(line, response))
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
@@ -175,18 +175,18 @@ class HttpTransport:
         return pinning_context()
 
     def _check_pin(self, connection: http.client.HTTPConnection, pin: str) -> None:
-        """Before a word is said: whoever answers must be the one the invitation spoke of."""
+        """Before anything is sent: the server must have the key of the invitation."""
         from gpudev.sdk.http.certificate_pins import matches_pin
 
         if isinstance(connection.sock, ssl.SSLSocket) and matches_pin(connection.sock.getpeercert(True), pin):
             return
         connection.close()
-        message = f"{self._url} does not show the key that your invitation named: somebody else may be answering there"
-        step = "Ask whoever invited you; if the key was changed on purpose, a new invitation brings the new one"
+        message = f"{self._url} does not present the key of your invitation: it may be another server"
+        step = "Ask its operator; if the key was changed on purpose, a new invitation has the new one"
         raise Unreachable(message, sent=False, next_step=step, final=True)
 
     def _new_connection(self, through_tunnel: bool) -> http.client.HTTPConnection:
-        """`through_tunnel`: a proxy on the way only carries bytes. Else it reads along, and passes on no upgrade."""
+        """`through_tunnel`: an HTTP proxy tunnels bytes (CONNECT). Otherwise it parses requests and drops upgrades."""
         host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self._host, self._port)
         connection = (
             http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self._context())
@@ -218,11 +218,11 @@ class HttpTransport:
 
     def _unreachable(self, error: Exception, *, sent: bool) -> Unreachable:
         if isinstance(error, ssl.SSLCertVerificationError):
-            message = f"the certificate of {self._url} cannot be trusted ({error.verify_message})"
-            step = "Ask its operator, or add its authority to this machine's (SSL_CERT_FILE names a file of your own)"
+            message = f"the certificate of {self._url} is not trusted ({error.verify_message})"
+            step = "Ask its operator, or add its authority to this machine (SSL_CERT_FILE can name your own file)"
             return Unreachable(message, sent=False, next_step=step, final=True)
         through = f" through the proxy {self._proxy.host}:{self._proxy.port}" if self._proxy else ""
-        message = f"{self._name} at {self._url} does not answer{through} ({_describe_error(error)})"
+        message = f"{self._name} at {self._url} does not respond{through} ({_describe_error(error)})"
         return Unreachable(message, sent=sent, next_step=self._when_unreachable)
 
 
@@ -233,11 +233,11 @@ class _HttpProxy(NamedTuple):
 
 
 def _find_http_proxy(scheme: str, host: str, env: Mapping[str, str]) -> _HttpProxy | None:
-    """The environment's proxy for this host; never for this machine itself."""
+    """The environment's proxy for this host; None for this machine."""
     url = env.get(f"{scheme}_proxy") or env.get(f"{scheme.upper()}_PROXY")
     if not url or is_loopback(host):
         return None
-    # Its rules of NO_PROXY are worth the import only now.
+    # Imported late: slow, and needed only for NO_PROXY.
     from urllib.request import proxy_bypass
 
     if proxy_bypass(host):
@@ -264,7 +264,7 @@ def _host_header(host: str, port: int) -> str:
 
 
 def _read_response(response: http.client.HTTPResponse) -> HttpResponse:
-    # Without a limit: only so does the library notice an answer that was cut short.
+    # No size limit: only then does http.client detect a truncated response.
     headers = response.headers
     return HttpResponse(
         response.status, response.read(), headers.get_content_type(), headers.get("Location"), _retry_after(response)
@@ -272,7 +272,7 @@ def _read_response(response: http.client.HTTPResponse) -> HttpResponse:
 
 
 def _buffered_bytes(line: socket.socket, response: http.client.HTTPResponse) -> bytes:
-    """What came right behind the answer and lies in the library's buffer: from here on we read the socket ourselves."""
+    """Bytes after the response in the library's buffer; from here on the socket is read directly."""
     line.setblocking(False)
     try:
         return bytes(response.fp.peek())
@@ -290,11 +290,11 @@ def _describe_error(error: Exception) -> str:
         case ConnectionRefusedError():
             return "connection refused"
         case http.client.RemoteDisconnected() | ConnectionResetError() | BrokenPipeError():
-            return "the connection was cut"
+            return "the connection broke"
         case http.client.IncompleteRead():
-            return "the answer was cut short"
+            return "truncated response"
         case TimeoutError():
-            return "no answer in time"
+            return "timed out"
         case OSError():
             return error.strerror or str(error) or type(error).__name__
         case _:

@@ -1,7 +1,7 @@
 """ssh and scp command lines for a dev server, with its host key from the API.
 
-The user's own keys and agent are used as ever; ~/.ssh/known_hosts is neither read nor written. How the dev server is
-reached is decided elsewhere and comes as the proxy command, or None.
+Uses the user's keys and agent; neither reads nor writes ~/.ssh/known_hosts. `ssh_route` chooses the route, given here
+as the proxy command; None: direct.
 """
 
 import os
@@ -26,16 +26,16 @@ _HOST = r"[A-Za-z0-9][A-Za-z0-9.:-]{0,254}"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _REMOVE_AFTER_SECONDS = 60 * 86400
 SSH_FAILED = 255
-"""What ssh ends with when there is no connection, or none any more."""
+"""Exit code of ssh if the connection fails or breaks."""
 _DEFAULT_KEY_NAMES = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 ProxyCommand = tuple[str, ...] | None
 
 
 class SshTarget(NamedTuple):
-    """A dev server as ssh takes it."""
+    """ssh parameters of a dev server."""
 
     alias: str
-    """Its name in our own file of host keys, and for those who read it."""
+    """Host name in our known_hosts file and in ssh's messages."""
     host: str
     port: int
     user: str
@@ -46,12 +46,12 @@ class SshTarget(NamedTuple):
         arguments: list[str] = []
         for name, value in self.options.items():
             arguments += ["-o", f"{name}={value}"]
-        for key in self.identities:  # not -i: ssh looks for that before it reads %% as %
+        for key in self.identities:  # not -i: ssh checks that path before it expands %%
             arguments += ["-o", f'IdentityFile="{escape_percent(key)}"']
         return arguments
 
     def as_config_lines(self) -> list[str]:
-        """What stands below `Host`."""
+        """The lines below `Host`."""
         return [
             f"    HostName {self.host}",
             f"    Port {self.port}",
@@ -65,14 +65,14 @@ def find_program(name: str = "ssh") -> str:
     program = shutil.which(name)
     if program is None:
         raise LocalError(
-            f"there is no {name} client on this machine",
-            "Install OpenSSH's, such as `apt install openssh-client` or `dnf install openssh-clients`",
+            f"{name} is not installed",
+            "Install OpenSSH, e.g. `apt install openssh-client` or `dnf install openssh-clients`",
         )
     return program
 
 
 def build_target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = None) -> SshTarget:
-    """How to reach it. Writes the host key where the options say it is."""
+    """Also writes the host key to the known_hosts file that the options name."""
     host, port, user, host_key = check_connection(job)
     alias = host_alias(job)
     known_hosts = known_hosts_file(env, job.reservation_id)
@@ -88,9 +88,9 @@ def build_target(job: JobView, env: Mapping[str, str], proxy: ProxyCommand = Non
     }
     if proxy is not None:
         options["ProxyCommand"] = shlex.join(proxy).replace("%", "%%")
-        host = alias  # nothing looks it up
+        host = alias  # never resolved
     elif is_loopback(host):
-        options["ProxyCommand"] = "none"  # a jump host that somebody has for all others does not lead to this machine
+        options["ProxyCommand"] = "none"  # the user's jump host for all hosts does not apply to this machine
     return SshTarget(alias, host, port, user, options, tuple(_find_identities(env)))
 
 
@@ -104,24 +104,24 @@ def command_line(
     proxy: ProxyCommand = None,
     more: Sequence[str] = (),
 ) -> list[str]:
-    """What to run; `more`: further options of ssh."""
-    there = build_target(job, env, proxy)
-    arguments = [program, "-p", str(there.port), *there.as_arguments(), *more]
+    """`more`: further ssh options."""
+    target = build_target(job, env, proxy)
+    arguments = [program, "-p", str(target.port), *target.as_arguments(), *more]
     if command and tty:
         arguments.append("-t")
-    # Behind `--` nothing is an option any more, whatever it looks like.
-    return [*arguments, "--", f"{there.user}@{there.host}", *([remote_command_line(command)] if command else [])]
+    # After `--` ssh parses no options.
+    return [*arguments, "--", f"{target.user}@{target.host}", *([remote_command_line(command)] if command else [])]
 
 
 def replace_process(arguments: Sequence[str]) -> None:
-    """From here on this process is ssh."""
+    """Execute ssh in place of this process."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(arguments[0], list(arguments))
 
 
 def host_alias(job: JobView) -> str:
-    """Its name by its id, which is always its own."""
+    """The host name from its id, which is unique."""
     return f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
 
 
@@ -130,28 +130,27 @@ def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:
 
 
 def escape_percent(path: Path) -> str:
-    """ssh reads % in a path as the beginning of a token."""
+    """ssh expands % tokens in paths."""
     return str(path).replace("%", "%%")
 
 
 def remote_command_line(command: Sequence[str]) -> str:
-    """One argument is a line for the remote shell; several are an argv that has to arrive as it is."""
+    """One argument is a command line for the remote shell; several are an argv, passed unchanged."""
     return command[0] if len(command) == 1 else shlex.join(command)
 
 
 def check_connection(job: JobView) -> tuple[str, int, str, str]:
-    """What the API said, checked: it becomes part of a command line and of a file."""
+    """Validate the API's values, which become part of a command line and of a file."""
     host, port, user, key = job.node_ip or "", job.node_port or 0, job.ssh_user or "", job.ssh_host_key or ""
     host_key = " ".join(key.split()[:2])
     texts = ((_HOST, host), (_USER, user), (_HOST_KEY, host_key), (r"[0-9a-f-]{36}", job.reservation_id))
     if not 0 < port < 65536 or not all(re.fullmatch(pattern, text) for pattern, text in texts):
-        raise Unavailable("the API does not say how to reach this dev server", "Try again in a moment")
+        raise Unavailable("the API returned no valid ssh address for this dev server", "Try again in a moment")
     return host, port, user, host_key
 
 
 def _find_identities(env: Mapping[str, str]) -> list[Path]:
-    """This system's own key, if there is one, and then those ssh would have tried by itself: naming one key keeps it
-    from looking for the others."""
+    """gpu-dev's own key, if it exists, then ssh's defaults, which ssh skips once an IdentityFile is given."""
     own = paths.private_key_file(env)
     if not own.exists():
         return []
@@ -162,7 +161,7 @@ def _find_identities(env: Mapping[str, str]) -> list[Path]:
 
 
 def _write_known_hosts(path: Path, line: str) -> None:
-    # Of this thread alone: a program may work on one dev server from many.
+    # Unique per thread: programs may use one dev server from several.
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         for folder in (path.parent.parent, path.parent):
@@ -171,15 +170,15 @@ def _write_known_hosts(path: Path, line: str) -> None:
         fresh.replace(path)
         remove_old_files(path.parent)
     except OSError as error:
-        raise LocalError(f"{path} cannot be written: {error.strerror}") from error
+        raise LocalError(f"cannot write {path}: {error.strerror}") from error
 
 
 def remove_old_files(folder: Path) -> None:
-    """No reservation lasts so long, and nobody should find thousands of these one day."""
+    """Keeps the folder small; no reservation lasts that long."""
     long_ago = time.time() - _REMOVE_AFTER_SECONDS
     for path in folder.iterdir():
         try:
             if path.stat().st_mtime < long_ago:
                 path.unlink()
-        except FileNotFoundError:  # another one of us was quicker
+        except FileNotFoundError:  # removed by another process
             continue

@@ -1,9 +1,8 @@
-"""Commands on a dev server: in a folder there, or detached.
+"""Commands on a dev server: attached, in a folder, or detached.
 
-All of it is data for fixed scripts: what a person typed arrives as arguments and is never part of a script's text. A
-run that was let go keeps its files in one folder of the home (`domain.reservations.command_exit`): its output, its
-process, once it has ended its exit code, and where the reservation is to end with it, a mark for the dev server's own
-program.
+The scripts are fixed; user input is passed as arguments and never becomes part of a script. A detached run keeps its
+files in one folder of the home (`domain.reservations.command_exit`): output, pid, exit code at the end, and, if the
+reservation ends with it, a mark for the dev server's own program.
 """
 
 from collections.abc import Sequence
@@ -13,11 +12,11 @@ from gpudev.domain.reservations.command_exit import EXIT_FILE, OUTPUT_FILE, PID_
 EXIT_NOTHING_RAN = 4
 _ENTER_FOLDER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
 _SHELL_LINE = 'exec "${SHELL:-sh}" -c "$1"'
-# In these the shell stays, so that a command that a signal ends has an exit code: ssh itself would say 255 of every
-# such end, as it does when there is no connection.
+# The shell stays as parent, so that a command killed by a signal has an exit code: ssh itself would return 255, as for
+# a failed connection.
 _RUN_ATTACHED = '"$@"; exit $?'
 _RUN_ATTACHED_IN_FOLDER = f'{_ENTER_FOLDER}; trap : INT QUIT; "$@"'
-# Of a dev server's earlier life, on a disk, a number may be left that somebody else has by now.
+# A pid file on the disk may be from an earlier dev server, and the pid may have been reused.
 _IS_RUNNING = f"""
 runs() {{
   kill -0 "$1" 2>/dev/null || return 1
@@ -26,13 +25,13 @@ runs() {{
   return 1
 }}
 """
-# The mark comes last: whoever finds it finds the process too.
+# The mark is written last, when the pid file exists.
 _RUN_DETACHED = f"""{_IS_RUNNING}
 run="$HOME/{RUN_FOLDER}" ends=$1
 shift
 {_ENTER_FOLDER}
 if [ -e "$run/{PID_FILE}" ] && [ ! -e "$run/{EXIT_FILE}" ] && runs "$(cat "$run/{PID_FILE}")"; then
-  echo "something runs here already" >&2
+  echo "another detached command is still running" >&2
   exit 75
 fi
 mkdir -p "$run" && rm -f "$run/{RESERVATION_FILE}" "$run/{EXIT_FILE}" "$run/{PID_FILE}" &&
@@ -55,14 +54,14 @@ fi
 _FIND_RUN = f"""
 run="$HOME/{RUN_FOLDER}"
 if [ ! -e "$run/{OUTPUT_FILE}" ]; then
-  echo "nothing was run here with --detach" >&2
+  echo "no command was started with --detach" >&2
   exit {EXIT_NOTHING_RAN}
 fi
 """
 _SHOW_OUTPUT = f"""{_FIND_RUN}
 cat "$run/{OUTPUT_FILE}"
 """
-# What is over is looked at first: then everything that was written before is shown.
+# The end is checked before the output is read, so that no output is missed.
 _FOLLOW_OUTPUT = f"""{_FIND_RUN}{_IS_RUNNING}
 shown=0
 while :; do
@@ -77,7 +76,7 @@ while :; do
   sleep 0.3
 done
 if [ ! -e "$run/{EXIT_FILE}" ]; then
-  echo "it was ended from outside" >&2
+  echo "the command was killed" >&2
   exit 137
 fi
 exit "$(cat "$run/{EXIT_FILE}")"
@@ -85,25 +84,25 @@ exit "$(cat "$run/{EXIT_FILE}")"
 
 
 def attached_command(command: Sequence[str]) -> tuple[str, ...]:
-    """Runs in the home there for as long as the connection lasts."""
+    """Runs in the remote home folder while the connection lasts."""
     return ("sh", "-c", _RUN_ATTACHED, "sh", *_as_arguments(command))
 
 
 def attached_command_in_folder(folder: str, command: Sequence[str]) -> tuple[str, ...]:
-    """Runs in that folder, relative to the home there, for as long as the connection lasts."""
+    """Runs in a folder relative to the remote home, while the connection lasts."""
     return ("sh", "-c", _RUN_ATTACHED_IN_FOLDER, "sh", folder, *_as_arguments(command))
 
 
 def detached_command(folder: str, command: Sequence[str], *, ends_reservation: bool) -> tuple[str, ...]:
-    """Begins there, and goes on by itself. `ends`: the reservation ends with it."""
+    """Starts in the background. `ends_reservation`: the reservation ends with the command."""
     return ("sh", "-c", _RUN_DETACHED, "sh", "yes" if ends_reservation else "", folder, *_as_arguments(command))
 
 
 def output_command(*, follow: bool) -> tuple[str, ...]:
-    """What one that was let go has written; `follow`: until it has ended, with its exit code."""
+    """Prints the output of the detached command; `follow`: until it ends, with its exit code."""
     return ("sh", "-c", _FOLLOW_OUTPUT if follow else _SHOW_OUTPUT, "sh")
 
 
 def _as_arguments(command: Sequence[str]) -> tuple[str, ...]:
-    """One argument is a line for the person's own shell, as over ssh; several arrive as they are."""
+    """One argument is a command line for the user's shell, as with ssh; several are passed unchanged."""
     return ("sh", "-c", _SHELL_LINE, "sh", command[0]) if len(command) == 1 else tuple(command)

@@ -1,4 +1,4 @@
-"""Which public keys may log in to a new dev server: of a GitHub user, a file, or one's own."""
+"""Public keys that may log in to a new dev server: from GitHub, a file, or the user's own."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ _LARGEST_FILE = 64 * 1024
 
 
 class LoginKeys(NamedTuple):
-    """One of the two, as the API takes them."""
+    """One of the two."""
 
     github_user: str | None = None
     public_keys: tuple[str, ...] | None = None
@@ -21,7 +21,7 @@ class LoginKeys(NamedTuple):
 
 def choose_login_keys(session: ClientSession, github_user: str | None, key_file: Path | None) -> LoginKeys:
     if github_user and key_file:
-        raise UsageError("give --github-user or --key, not both")
+        raise UsageError("--github-user and --key are mutually exclusive")
     if key_file:
         return LoginKeys(public_keys=_read_key_file(key_file))
     user = github_user or session.preferences.github_user
@@ -30,15 +30,15 @@ def choose_login_keys(session: ClientSession, github_user: str | None, key_file:
     if session.address.is_local and (keys := find_own_keys(session.env)):
         return LoginKeys(public_keys=keys)
     raise Rejected(
-        "nobody could log in to the dev server: no public key is known",
+        "no public key is known, so nobody could log in to the dev server",
         "Set `gpu-dev config set github_user NAME`, or give a public key with --key FILE"
-        + (" (`ssh-keygen -t ed25519` makes one that is found by itself)" if session.address.is_local else ""),
+        + (" (`ssh-keygen -t ed25519` creates one that is found automatically)" if session.address.is_local else ""),
         code="no_public_key",
     )
 
 
 def find_own_keys(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The public keys in this person's own folders; what is no usable key is passed over."""
+    """The public keys of this user; invalid ones are skipped."""
     lines: list[str] = []
     for path in list_own_key_files(env):
         try:
@@ -49,7 +49,7 @@ def find_own_keys(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def list_own_key_files(env: Mapping[str, str]) -> list[Path]:
-    """This system's own key first, then those of ~/.ssh."""
+    """gpu-dev's own key first, then those in ~/.ssh."""
     own = paths.private_key_file(env)
     try:
         others = sorted((paths.home_dir(env) / ".ssh").glob("*.pub"))
@@ -62,13 +62,13 @@ def _read_key_file(path: Path) -> tuple[str, ...]:
     try:
         lines = [line for line in _read_text(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
     except OSError as error:
-        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+        raise LocalError(f"cannot read {path}: {error.strerror}") from error
     try:
         keys = tuple(dict.fromkeys(parse_public_key(line) for line in lines))
     except ValueError as error:
-        raise UsageError(f"{path} holds no public key: {error}", "It looks like ~/.ssh/id_ed25519.pub") from error
+        raise UsageError(f"{path} holds no public key: {error}", "Use e.g. ~/.ssh/id_ed25519.pub") from error
     if not keys:
-        raise UsageError(f"{path} holds no public key", "It looks like ~/.ssh/id_ed25519.pub")
+        raise UsageError(f"{path} holds no public key", "Use e.g. ~/.ssh/id_ed25519.pub")
     return keys
 
 

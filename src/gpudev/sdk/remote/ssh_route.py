@@ -1,4 +1,4 @@
-"""The route to a dev server: direct where that works, else through the proxy. Probed, not guessed."""
+"""The route to a dev server: direct if a probe succeeds, else through the proxy."""
 
 import os
 import socket
@@ -21,27 +21,27 @@ _PATIENCE_SECONDS = 5.0
 def choose_route(
     session: ClientSession, job: JobView, now: datetime, *, direct: bool, proxy: bool
 ) -> tuple[str, ...] | None:
-    """The proxy command; None: straight. `direct` and `proxy`: what the person insists on."""
+    """The proxy command; None: direct. `direct` and `proxy` force a route."""
     if direct and proxy:
-        raise UsageError("give --direct or --proxy, not both")
-    check_connection(job)  # before anything is tried with it
+        raise UsageError("--direct and --proxy are mutually exclusive")
+    check_connection(job)  # before it is used
     if proxy:
         return proxy_command(session, job)
     if is_loopback(job.node_ip or ""):
-        # Of another machine, this address means something else here.
+        # The loopback address of another machine cannot be reached from here.
         return None if direct or session.address.is_local else proxy_command(session, job)
     answers = wait_until_ssh_answers(job) if is_recently_launched(job, now) else not direct and is_reachable(job)
     return None if direct or answers else proxy_command(session, job)
 
 
 def proxy_command(session: ClientSession, job: JobView, *, auto: bool = False) -> tuple[str, ...]:
-    """What ssh starts instead of connecting. It names the API, so that it works whoever starts it."""
-    how = ("--auto",) if auto else ()
-    return (*own_program(), "proxy-command", *how, "--api-url", session.address.url, job.reservation_id)
+    """For ssh's ProxyCommand. Names the API, so that it works in any environment."""
+    options = ("--auto",) if auto else ()
+    return (*own_program(), "proxy-command", *options, "--api-url", session.address.url, job.reservation_id)
 
 
 def own_program() -> tuple[str, ...]:
-    """This very program, as somebody else would start it."""
+    """The command that starts this program."""
     script = Path(sys.argv[0])
     if script.name == "gpu-dev" and script.is_absolute() and os.access(script, os.X_OK):
         return (str(script),)
@@ -49,30 +49,30 @@ def own_program() -> tuple[str, ...]:
 
 
 def is_recently_launched(job: JobView, now: datetime) -> bool:
-    """Whether it became ready so lately, on another machine, that the network there may still be learning the way."""
+    """Whether it became ready so recently, on another machine, that its network may not be set up yet."""
     since = now - job.launched_at if job.launched_at is not None else None
     return since is not None and since < _RECENTLY and not is_loopback(job.node_ip or "")
 
 
 def wait_until_ssh_answers(job: JobView, patience: float = _PATIENCE_SECONDS) -> bool:
-    """Until its ssh server greets. A refusal may turn into a greeting in a moment; silence is a wall, and will not."""
+    """Retries refused connections, which may work soon. A timeout means a firewall: gives up at once."""
     deadline = time.monotonic() + patience
     while (left := deadline - time.monotonic()) > 0:
         try:
-            straight = _probe(job, min(left, PROBE_SECONDS))
+            direct_connection = _probe(job, min(left, PROBE_SECONDS))
         except TimeoutError:
             return False
         except OSError:
-            straight = None
-        if straight is not None:
-            straight.close()
+            direct_connection = None
+        if direct_connection is not None:
+            direct_connection.close()
             return True
         time.sleep(min(0.1, max(0.0, left)))
     return False
 
 
 def connect_directly(job: JobView, seconds: float = PROBE_SECONDS) -> socket.socket | None:
-    """A connection to its ssh server, nothing read from it yet; None: there is none to be had."""
+    """A connection to its ssh server with nothing read from it; None: not reachable."""
     try:
         return _probe(job, seconds)
     except (OSError, OverflowError):

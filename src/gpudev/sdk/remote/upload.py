@@ -1,7 +1,7 @@
-"""Uploads a folder to a dev server: which files, and by which program.
+"""Uploads a folder to a dev server.
 
-What git would ignore stays here. Where both sides have rsync only what changed is sent; else everything goes as one
-stream through ssh.
+Files that git ignores are skipped. If both sides have rsync, only changes are sent; otherwise everything is sent as one
+tar stream through ssh.
 """
 
 import gzip
@@ -22,38 +22,38 @@ from gpudev.wire.reservations import JobView
 
 _SECONDS_TO_LIST = 300
 _TARGET = r"[A-Za-z0-9_.][A-Za-z0-9_./-]{0,250}"
-"""Every rsync and every shell on the way reads it the same."""
+"""Needs no quoting in any shell or rsync version."""
 _UNSUPPORTED_EXIT_CODES = (1, 2, 4)
-"""How an rsync says that it knows an option or the other's protocol not. macOS has another program of that name."""
+"""Exit codes of rsync for an unknown option or protocol. macOS ships a different rsync."""
 _RSYNC_CHECK = "command -v rsync >/dev/null 2>&1"
 
 
 class FolderTransfer(NamedTuple):
     folder: Path
     target: str
-    """Relative to the home there."""
+    """Relative to the remote home folder."""
 
 
 def copy_folder(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand, folder: Path, target: str) -> None:
-    """`target` is relative to the home there. What is there already and not here stays."""
+    """`target` is relative to the remote home folder. Other files there are kept."""
     copy_files(job, env, proxy, FolderTransfer(folder, target), list_files(folder))
 
 
 def copy_files(
     job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand, transfer: FolderTransfer, names: Sequence[bytes]
 ) -> None:
-    """Those of the folder that `names` has, and its folders that hold none of them."""
+    """Copies the named files, and the folders without any of them."""
     folder, target = transfer
     if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
         raise UsageError(f"invalid folder {target[:200]!r} (expected letters, digits, / . _ and -, below the home)")
     with _temporary_ssh_config(job, env, proxy) as settings:
         program = [openssh.find_program(), "-F", str(settings), "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
-        prepared = openssh.remote_command_line(
+        prepare = openssh.remote_command_line(
             ("sh", "-c", f'mkdir -p -- "$1" && {{ {_RSYNC_CHECK} && echo rsync || :; }}', "sh", target)
         )
-        # Not our standard input: what is in it may be meant for a command that comes after.
+        # Not our standard input: it may be meant for a later command.
         done = subprocess.run(
-            [*program, "--", "there", prepared],
+            [*program, "--", "there", prepare],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -62,39 +62,37 @@ def copy_files(
         _check_copied(done.returncode, done.stderr)
         names = [*names, *list_folders_without_files(folder, names)]
         rsync = shutil.which("rsync") if done.stdout.strip() == b"rsync" else None
-        through = f"{_quoted(program[0])} -F {_quoted(str(settings))} -o BatchMode=yes"
-        if rsync is None or not _send_with_rsync([rsync, "-e", through], env, transfer, names):
+        ssh_command = f"{_quoted(program[0])} -F {_quoted(str(settings))} -o BatchMode=yes"
+        if rsync is None or not _send_with_rsync([rsync, "-e", ssh_command], env, transfer, names):
             unpack = openssh.remote_command_line(("tar", "-xzf", "-", "-C", target))
             _send_with_tar([*program, "--", "there", unpack], env, folder, names)
 
 
 def _quoted(word: str) -> str:
-    """For rsync, which splits it; only where it must be, for not every rsync knows quotes."""
+    """For rsync, which splits the command; only if needed, because not every rsync supports quotes."""
     return f'"{word}"' if " " in word else word
 
 
 def default_target(folder: Path) -> str:
-    """A folder of the same name, as far as that can be had."""
+    """A folder of the same name, without special characters."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.name).strip("-.") or "files"
 
 
 def list_files(folder: Path) -> list[bytes]:
-    """Paths below the folder: everything that is there and not ignored."""
+    """Relative paths of all files that git does not ignore."""
     check_can_list(folder)
     git = shutil.which("git")
     return sorted(_walk(folder) if git is None else _list_with_git(git, folder))
 
 
 def check_can_list(folder: Path) -> None:
-    """Only git knows what a .gitignore means, and what it leaves out may be secret."""
+    """Requires git if there is a .gitignore: ignored files may be secret."""
     if shutil.which("git") is None and any(name.rpartition(b"/")[2] == b".gitignore" for name in _walk(folder)):
-        raise LocalError(
-            f"git is not on this machine, so nobody can tell what the .gitignore in {folder} leaves out", "Install git"
-        )
+        raise LocalError(f"git is required to apply the .gitignore in {folder}, and is not installed", "Install git")
 
 
 def list_folders_without_files(folder: Path, names: Sequence[bytes]) -> list[bytes]:
-    """Those that hold none of these files and are not ignored themselves: programs expect them, and write there."""
+    """Folders without any of these files that are not ignored: programs may expect them to exist."""
     git = shutil.which("git")
     holding = {name[:end] for name in names for end in range(len(name)) if name[end] == ord("/")}
     bare: list[bytes] = []
@@ -112,30 +110,30 @@ def list_folders_without_files(folder: Path, names: Sequence[bytes]) -> list[byt
 def _folders_in(folder: Path, place: bytes) -> Iterator[bytes]:
     try:
         entries = list(os.scandir(os.path.join(os.fsencode(folder), place)))  # noqa: PTH118 - bytes
-    except OSError:  # gone meanwhile, or closed to us
+    except OSError:  # deleted meanwhile, or not readable
         return
     for entry in entries:
         is_repository = entry.name == b".git" or os.path.lexists(os.path.join(entry.path, b".git"))  # noqa: PTH118 - bytes
-        if entry.is_dir(follow_symlinks=False) and not is_repository:  # one within goes by rules of its own
+        if entry.is_dir(follow_symlinks=False) and not is_repository:  # a nested repository has its own rules
             yield place + b"/" + entry.name if place else entry.name
 
 
 def _paths_ignored_by_git(git: str, folder: Path, paths: Sequence[bytes]) -> set[bytes]:
-    """All of them, if it cannot say."""
-    ask, said = ("check-ignore", "-z", "--stdin"), b"".join(path + b"\0" for path in paths)
-    done = _run_git([git, "-C", str(folder), *ask], said)
+    """All of them if git fails."""
+    arguments, stdin = ("check-ignore", "-z", "--stdin"), b"".join(path + b"\0" for path in paths)
+    done = _run_git([git, "-C", str(folder), *arguments], stdin)
     if done.returncode > 1:
         with _empty_repository(git) as own:
-            done = _run_git([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}", *ask], said)
+            done = _run_git([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}", *arguments], stdin)
     return set(done.stdout.split(b"\0")) if done.returncode <= 1 else set(paths)
 
 
 def _list_with_git(git: str, folder: Path) -> Iterator[bytes]:
-    # A folder that its own repository ignores as a whole is not meant to be empty.
+    # A folder that its repository ignores entirely is listed without the repository.
     named = _git_files([git, "-C", str(folder)], folder) or _git_files_without_repository(git, folder)
     for name in named:
         path = folder / os.fsdecode(name)
-        if path.is_dir() and not path.is_symlink():  # a repository within this one, of which git says no more
+        if path.is_dir() and not path.is_symlink():  # a nested repository, which git does not list
             yield from (name + b"/" + inner for inner in _list_with_git(git, path))
         else:
             yield name
@@ -145,31 +143,31 @@ def _git_files_without_repository(git: str, folder: Path) -> list[bytes]:
     with _empty_repository(git) as own:
         found = _git_files([git, "-C", str(folder), f"--git-dir={own}", f"--work-tree={folder}"], folder)
     if found is None:
-        raise LocalError(f"git cannot list {folder}", "Try `git status` there")
+        raise LocalError(f"git cannot list {folder}", "Run `git status` there")
     return found
 
 
 @contextmanager
 def _empty_repository(git: str) -> Iterator[str]:
-    """For a folder in no repository, or none that git trusts: one beside it lets git read its .gitignore."""
+    """A temporary repository, so that git applies .gitignore in a folder outside any trusted repository."""
     with tempfile.TemporaryDirectory(prefix="gpu-dev-") as scratch:
         _run_git([git, "init", "-q", scratch])
         yield f"{scratch}/.git"
 
 
 def _git_files(command: Sequence[str], folder: Path) -> list[bytes] | None:
-    """None: it cannot say."""
+    """None: git failed."""
     done = _run_git([*command, "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", "."])
     if done.returncode != 0:
         return None
     root = os.fsencode(folder)
     named = {name.rstrip(b"/") for name in done.stdout.split(b"\0") if name}
-    # git still names what was deleted and not yet committed.
+    # git also lists deleted files that are not committed yet.
     return [name for name in named if os.path.lexists(os.path.join(root, name))]  # noqa: PTH118 - bytes
 
 
 def _run_git(command: Sequence[str], stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    # Started by a git hook, we would be told of that repository.
+    # A git hook would set variables for its own repository.
     without_hooks = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
         command,
@@ -193,11 +191,11 @@ def _walk(folder: Path) -> Iterator[bytes]:
 def _send_with_rsync(
     command: Sequence[str], env: Mapping[str, str], transfer: FolderTransfer, names: Sequence[bytes]
 ) -> bool:
-    """False: this rsync cannot do it, and nothing was copied."""
-    # No -r: a folder among the names goes without what is in it, which may be ignored.
-    how = ("-a", "--no-owner", "--no-group", "--from0", "--files-from=-")
+    """False: this rsync does not support it, and nothing was copied."""
+    # No -r: the content of a named folder may be ignored.
+    options = ("-a", "--no-owner", "--no-group", "--from0", "--files-from=-")
     done = subprocess.run(
-        [*command, *how, "--", f"{transfer.folder}/", f"there:{transfer.target.rstrip('/')}/"],
+        [*command, *options, "--", f"{transfer.folder}/", f"there:{transfer.target.rstrip('/')}/"],
         input=b"".join(name + b"\0" for name in names),
         capture_output=True,
         check=False,
@@ -221,19 +219,19 @@ def _send_with_tar(command: Sequence[str], env: Mapping[str, str], folder: Path,
                 shown = os.fsdecode(name)
                 archive.add(folder / shown, arcname=shown, recursive=False)
     except BrokenPipeError:
-        pass  # it says why below
+        pass  # reported below
     except BaseException:
         process.kill()
         process.wait()
         raise
-    _, told = process.communicate()
-    _check_copied(process.returncode, told)
+    _, stderr = process.communicate()
+    _check_copied(process.returncode, stderr)
 
 
 @contextmanager
 def _temporary_ssh_config(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand) -> Iterator[Path]:
-    """A configuration in which the dev server is called `there`: programs that start ssh by themselves are told no
-    more than one file. What the person has set for all hosts holds below it."""
+    """An ssh configuration with the dev server as host `there`, for programs that start ssh themselves. Includes the
+    user's configuration for all hosts."""
     lines = [
         "Host there",
         *openssh.build_target(job, env, proxy).as_config_lines(),
@@ -249,4 +247,4 @@ def _temporary_ssh_config(job: JobView, env: Mapping[str, str], proxy: openssh.P
 def _check_copied(exit_code: int, stderr: bytes) -> None:
     if exit_code != 0:
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Unavailable(f"the files could not be copied ({lines[-1] if lines else f'exit code {exit_code}'})")
+        raise Unavailable(f"cannot copy the files ({lines[-1] if lines else f'exit code {exit_code}'})")

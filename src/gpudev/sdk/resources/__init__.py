@@ -1,1 +1,1 @@
-"""What programs call: reservations, dev servers, disks, addons and the cluster, each sync and async."""
+"""The public API: reservations, dev servers, disks, addons and the cluster, each sync and async."""

@@ -1,4 +1,4 @@
-"""The cluster, API keys and statistics, for programs."""
+"""The cluster, API keys and statistics."""
 
 from collections.abc import Sequence
 
@@ -15,22 +15,22 @@ class ClusterMethods(Resource):
 
     @api_method
     def availability(self) -> Routine[Sequence[GpuAvailability]]:
-        """Per GPU type: what is free, who waits, and how long one GPU would take."""
+        """Per GPU type: free GPUs, queue length, and the wait for one GPU."""
         return (yield from self._client.fetch_value(cluster_endpoints.list_availability())).gpu_types
 
     @api_method
     def status(self) -> Routine[ClusterStatus]:
-        """Nodes and reservations in numbers; whether a processor is alive."""
+        """Numbers of nodes and reservations, and whether a processor is alive."""
         return self._client.fetch_value(cluster_endpoints.get_cluster_status())
 
     @api_method
     def plan(self, *, hours: float = 12.0, gpu_type: str | None = None) -> Routine[ClusterPlan]:
-        """The coming hours of every node, and when those who wait start."""
+        """The plan of every node for the next hours, and the planned starts."""
         return self._client.fetch_value(queue_endpoints.get_plan(hours, gpu_type))
 
     @api_method
     def health(self) -> Routine[Health]:
-        """Whether the API and what it needs are well."""
+        """Health of the API and its dependencies."""
         return self._client.fetch_value(cluster_endpoints.get_health())
 
 
@@ -43,21 +43,21 @@ class AsyncCluster(ClusterMethods, AsyncResource):
 
 
 class KeyMethods(Resource):
-    """`client.keys`: the key this client asks with."""
+    """`client.keys`: the key of this client."""
 
     @api_method
     def rotate(self) -> Routine[KeyView]:
-        """A new key, which this client uses from now on; the one that asked is none any more. Where that one was
-        stored by `gpu-dev login`, the new one takes its place; a key that was given some other way is yours to keep."""
+        """Replace the key; the old one is revoked, and this client uses the new one. It replaces a key stored by
+        `gpu-dev login`; if the old key came from elsewhere, store the new one yourself."""
         view = yield from self._client.fetch_value(access_endpoints.rotate_key())
         before = self._client.use_key(view.api_key)
-        ends = view.expires_at.isoformat() if view.expires_at else None
-        yield RunFunction(lambda: self._session.replace_stored_key(before, view.api_key, ends))
+        expires_at = view.expires_at.isoformat() if view.expires_at else None
+        yield RunFunction(lambda: self._session.replace_stored_key(before, view.api_key, expires_at))
         return view
 
     @api_method
     def revoke(self) -> Routine[None]:
-        """The key is none any more."""
+        """Revoke the key."""
         return self._client.revoke_key()
 
 
@@ -74,7 +74,7 @@ class StatisticsMethods(Resource):
 
     @api_method
     def eta(self, *, days: float | None = None, gpu_type: str | None = None) -> Routine[EtaReportView]:
-        """How good the estimates of starts were."""
+        """Accuracy of the start estimates."""
         return self._client.fetch_value(queue_endpoints.get_eta_report(days, gpu_type))
 
 

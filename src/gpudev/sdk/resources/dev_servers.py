@@ -1,4 +1,4 @@
-"""A ready dev server for programs: commands over ssh, and its release."""
+"""A ready dev server: commands over ssh, uploads, extend and cancel."""
 
 import errno
 import shlex
@@ -21,7 +21,7 @@ _QUIET_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR")
 
 
 class CommandResult(NamedTuple):
-    """What a command came to."""
+    """Result of a command."""
 
     exit_code: int
     stdout: str
@@ -32,7 +32,7 @@ class ServerMethods(Resource):
     """A dev server: `with client.reserve(…) as server`, or `client.server(job_id)`."""
 
     job: JobView
-    """The reservation as it was last seen."""
+    """The reservation as last received."""
     _route: tuple[str, ...] | None
     _is_route_known: bool
 
@@ -53,10 +53,10 @@ class ServerMethods(Resource):
         stdin: str | bytes | None = None,
         timeout: float | None = None,
     ) -> Routine[CommandResult]:
-        """Run a command there. A string is a line for the shell there; a sequence arrives as it is. Its output comes
-        back, or goes where this program's goes (`capture=False`). Raises CommandFailed when it ends with another exit
-        code than 0 (one that a signal ends: 128 and its number), or ReservationEnded when there is nothing left to run
-        it, unless `check=False`; NotInTime after `timeout` seconds."""
+        """Run a command. A string is a command line for the remote shell; a sequence is passed unchanged. The output is
+        returned, or goes to this program's standard streams (`capture=False`). Raises CommandFailed for a non-zero exit
+        code (128 plus the number for a signal), or ReservationEnded if the reservation has ended, unless
+        `check=False`; NotInTime after `timeout` seconds."""
         line = yield from self._command_line(remote_commands.attached_command(_as_arguments(command)))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
         done = yield from _run_program(RunProgram(line, sent, capture, timeout, self._session.env))
@@ -67,21 +67,21 @@ class ServerMethods(Resource):
 
     @api_method
     def copy_folder(self, folder: str | Path = ".", target: str | None = None) -> Routine[str]:
-        """Copy a folder's files there, less what its .gitignore leaves out. Comes to where they are, relative to the
-        home there; without `target`, a folder of the same name."""
+        """Copy a folder to the dev server, except files in its .gitignore. Returns the target, relative to the remote
+        home folder; by default a folder of the same name."""
         source = Path(folder).resolve()
         if not source.is_dir():
-            raise UsageError(f"no folder {source} to copy")
+            raise UsageError(f"no folder {source}")
         where = target or upload.default_target(source)
-        way = yield from self._find_route()
-        yield RunFunction(lambda: upload.copy_folder(self.job, self._session.env, way, source, where))
+        route = yield from self._find_route()
+        yield RunFunction(lambda: upload.copy_folder(self.job, self._session.env, route, source, where))
         return where
 
     @api_method
     def start(self, command: str | Sequence[str], *, folder: str = ".", then_release: bool = False) -> Routine[None]:
-        """Begin a command there that goes on when nobody is connected, in a folder of the home there. One at a time;
-        `output` and `gpu-dev logs` show what it writes, for as long as the dev server lives. `then_release`: when it
-        has ended, the reservation ends too; its history keeps the exit code and the last lines."""
+        """Start a detached command in a folder of the remote home. One at a time; `output` and `gpu-dev logs` show its
+        output while the dev server exists. `then_release`: the reservation ends with the command; its history keeps the
+        exit code and the last lines."""
         line = yield from self._command_line(
             remote_commands.detached_command(folder, _as_arguments(command), ends_reservation=then_release)
         )
@@ -91,19 +91,19 @@ class ServerMethods(Resource):
 
     @api_method
     def output(self, *, wait: bool = False, timeout: float | None = None) -> Routine[CommandResult]:
-        """What the command that was begun has written. `wait`: once it has ended, and with its exit code."""
+        """The output of the detached command. `wait`: until it ends, with its exit code."""
         line = yield from self._command_line(remote_commands.output_command(follow=wait))
         return _decode_result((yield from _run_program(RunProgram(line, None, True, timeout, self._session.env))))
 
     @api_method
     def refresh(self) -> Routine[JobView]:
-        """The reservation as it is now."""
+        """The current state of the reservation."""
         self.job = yield from self._client.fetch_value(endpoints.get_job(self.id))
         return self.job
 
     @api_method
     def extend(self, hours: float) -> Routine[JobView]:
-        """Stay so many hours longer."""
+        """Extend the reservation by this many hours."""
         self.job = yield from self._client.fetch_value(
             endpoints.extend_job(self.id, ExtendRequest(extension_hours=float(hours)))
         )
@@ -111,22 +111,28 @@ class ServerMethods(Resource):
 
     @api_method
     def cancel(self) -> Routine[JobView]:
-        """End it, and everything that runs there."""
+        """Cancel the reservation and end everything that runs there."""
         self.job = yield from self._client.fetch_value(endpoints.cancel_job(self.id))
         return self.job
 
     def _command_line(self, command: Sequence[str]) -> Routine[Sequence[str]]:
         check_ready(self.job)
-        way = yield from self._find_route()
+        route = yield from self._find_route()
         line: Sequence[str] = yield RunFunction(
             lambda: openssh.command_line(
-                openssh.find_program(), self.job, command, self._session.env, tty=False, proxy=way, more=_QUIET_OPTIONS
+                openssh.find_program(),
+                self.job,
+                command,
+                self._session.env,
+                tty=False,
+                proxy=route,
+                more=_QUIET_OPTIONS,
             )
         )
         return line
 
     def _failure(self, command: str | Sequence[str], result: CommandResult) -> Routine[ClientError]:
-        """A connection that broke may have broken because there is nothing left to be connected to."""
+        """The connection may have broken because the reservation ended."""
         if result.exit_code == openssh.SSH_FAILED:
             self.job = yield from self._client.refresh_job(self.job)
             try:
@@ -136,7 +142,7 @@ class ServerMethods(Resource):
         return _command_failed(command, result)
 
     def _find_route(self) -> Routine[tuple[str, ...] | None]:
-        """Tried once; it holds for as long as this object does."""
+        """Probed once per object."""
         if not self._is_route_known:
             self._route = yield RunFunction(
                 lambda: ssh_route.choose_route(self._session, self.job, datetime.now(UTC), direct=False, proxy=False)
@@ -146,14 +152,14 @@ class ServerMethods(Resource):
 
 
 class Server(ServerMethods, SyncResource):
-    def __init__(self, session: ClientSession, core: ApiClient, driver: SyncDriver, job: JobView) -> None:
-        super().__init__(session, core, driver)
+    def __init__(self, session: ClientSession, client: ApiClient, driver: SyncDriver, job: JobView) -> None:
+        super().__init__(session, client, driver)
         self.job, self._route, self._is_route_known = job, None, False
 
 
 class AsyncServer(ServerMethods, AsyncResource):
-    def __init__(self, session: ClientSession, core: ApiClient, driver: AsyncDriver, job: JobView) -> None:
-        super().__init__(session, core, driver)
+    def __init__(self, session: ClientSession, client: ApiClient, driver: AsyncDriver, job: JobView) -> None:
+        super().__init__(session, client, driver)
         self.job, self._route, self._is_route_known = job, None, False
 
 
@@ -163,23 +169,23 @@ def _run_program(effect: RunProgram) -> Routine[ProgramResult]:
     except OSError as error:
         if error.errno != errno.E2BIG:
             raise
-        step = "Send it as `stdin` to a shell there, or copy it there as a file"
-        raise UsageError("the command is longer than this machine passes on", step) from error
+        step = "Pass it as `stdin` to a remote shell, or copy it as a file"
+        raise UsageError("the command line is too long for this machine", step) from error
     return done
 
 
 def _as_arguments(command: str | Sequence[str]) -> Sequence[str]:
-    """For those who take one argument for a line of the shell there, and several as they are."""
+    """As `remote_commands` expects: one argument is a shell command line, several are passed unchanged."""
     parts = [command] if isinstance(command, str | bytes) else command
     other = next((part for part in parts if not isinstance(part, str)), None)
     if other is not None:
         raise TypeError(f"a command must be text, not {type(other).__name__}: {other!r}")
     if any("\0" in part for part in parts):
-        raise UsageError("a command cannot hold a NUL character")
+        raise UsageError("a command cannot contain a NUL character")
     if isinstance(command, str):
         return [command]
     if not command:
-        raise UsageError("there is nothing to run")
+        raise UsageError("the command is empty")
     return list(command) if len(command) > 1 else [shlex.quote(command[0])]
 
 
@@ -192,7 +198,7 @@ def _command_failed(command: str | Sequence[str], result: CommandResult) -> Comm
     lines = result.stderr.strip().splitlines()
     why = f": {lines[-1]}" if lines else ""
     is_ambiguous = result.exit_code == openssh.SSH_FAILED
-    how = "ssh failed, or it ended with 255" if is_ambiguous else f"it ended with {result.exit_code}"
+    how = "ssh failed, or exit code 255" if is_ambiguous else f"exit code {result.exit_code}"
     return CommandFailed(
         f"`{shown[:200]}`: {how}{why}", exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr
     )

@@ -1,4 +1,4 @@
-"""Disks for programs."""
+"""Disks."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,34 +25,34 @@ OnOperationChange = Callable[[OperationView], object]
 
 
 class DiskMethods(Resource):
-    """`client.disks`. What changes a disk waits until it is done, unless `wait=False`; it raises OperationFailed when
-    it was tried and failed. `on_change` is told of every step."""
+    """`client.disks`. Methods that change a disk wait until it is done, unless `wait=False`, and raise OperationFailed
+    if the operation fails. `on_change` is called for every step."""
 
     @api_method
     def get(self, name: str, *, deleted: bool = False) -> Routine[DiskDetails]:
-        """One disk with its snapshots, its history and what was last on it."""
+        """One disk with its snapshots, history and last known contents."""
         return self._client.fetch_value(disk_endpoints.get_disk(name, deleted=deleted))
 
     @api_method
     def snapshots(self, name: str, *, deleted: bool = False) -> Routine[Sequence[SnapshotView]]:
-        """Its snapshots, the newest first."""
+        """Its snapshots, newest first."""
         return (yield from self._client.fetch_value(disk_endpoints.list_snapshots(name, deleted=deleted))).snapshots
 
     @api_method
     def contents(self, name: str, snapshot_id: str | None = None, *, deleted: bool = False) -> Routine[ContentsView]:
-        """What was on it when its last snapshot was taken, or that one."""
+        """Its contents at the given snapshot, by default the last one."""
         return self._client.fetch_value(disk_endpoints.get_contents(name, snapshot_id, deleted=deleted))
 
     @api_method
     def operations(self, name: str) -> Routine[Sequence[OperationView]]:
-        """What was done to it, and what is being done."""
+        """Its past and current operations."""
         return (yield from self._client.fetch_value(disk_endpoints.list_operations(name))).operations
 
     @api_method
     def create(
         self, name: str, *, size_gb: int | None = None, wait: bool = True, on_change: OnOperationChange | None = None
     ) -> Routine[OperationView]:
-        """A new, empty disk."""
+        """Create a new, empty disk."""
         return self._run_operation(
             disk_endpoints.create_disk(CreateDiskRequest(disk_name=name, size_gb=size_gb)), wait, on_change
         )
@@ -61,14 +61,14 @@ class DiskMethods(Resource):
     def delete(
         self, name: str, *, wait: bool = True, on_change: OnOperationChange | None = None
     ) -> Routine[OperationView]:
-        """Delete it; for 30 days it can be restored."""
+        """Delete it. It can be restored for 30 days."""
         return self._run_operation(disk_endpoints.delete_disk(name), wait, on_change)
 
     @api_method
     def snapshot(
         self, name: str, *, wait: bool = True, on_change: OnOperationChange | None = None
     ) -> Routine[OperationView]:
-        """Keep it as it is now, also while it is in use."""
+        """Take a snapshot, also while the disk is in use."""
         return self._run_operation(disk_endpoints.create_snapshot(name), wait, on_change)
 
     @api_method
@@ -82,15 +82,15 @@ class DiskMethods(Resource):
         wait: bool = True,
         on_change: OnOperationChange | None = None,
     ) -> Routine[OperationView]:
-        """Bring a deleted one back, or take one back to a snapshot."""
-        ask = RestoreDiskRequest(snapshot_id=snapshot_id, new_name=new_name, disk_id=disk_id)
-        return self._run_operation(disk_endpoints.restore_disk(name, ask), wait, on_change)
+        """Restore a deleted disk, or restore a disk to a snapshot."""
+        request = RestoreDiskRequest(snapshot_id=snapshot_id, new_name=new_name, disk_id=disk_id)
+        return self._run_operation(disk_endpoints.restore_disk(name, request), wait, on_change)
 
     @api_method
     def rename(
         self, name: str, new_name: str, *, wait: bool = True, on_change: OnOperationChange | None = None
     ) -> Routine[OperationView]:
-        """Give it another name."""
+        """Rename it."""
         return self._run_operation(
             disk_endpoints.rename_disk(name, RenameDiskRequest(new_name=new_name)), wait, on_change
         )
@@ -99,7 +99,7 @@ class DiskMethods(Resource):
     def resize(
         self, name: str, size_gb: int, *, wait: bool = True, on_change: OnOperationChange | None = None
     ) -> Routine[OperationView]:
-        """Make it larger, also while it is in use."""
+        """Enlarge it, also while it is in use."""
         return self._run_operation(
             disk_endpoints.resize_disk(name, ResizeDiskRequest(size_gb=size_gb)), wait, on_change
         )
@@ -115,13 +115,13 @@ class DiskMethods(Resource):
         wait: bool = True,
         on_change: OnOperationChange | None = None,
     ) -> Routine[OperationView]:
-        """A second disk with the same files, or with those of a snapshot."""
-        ask = CloneDiskRequest(new_name=new_name, size_gb=size_gb, snapshot_id=snapshot_id)
-        return self._run_operation(disk_endpoints.clone_disk(name, ask), wait, on_change)
+        """Create a second disk with the same files, or with those of a snapshot."""
+        request = CloneDiskRequest(new_name=new_name, size_gb=size_gb, snapshot_id=snapshot_id)
+        return self._run_operation(disk_endpoints.clone_disk(name, request), wait, on_change)
 
     @api_method
     def list(self, *, deleted: bool = False) -> Routine[Sequence[DiskView]]:
-        """Your disks; `deleted`: those that can be restored, too."""
+        """Your disks; `deleted`: include those that can be restored."""
         return (yield from self._client.fetch_value(disk_endpoints.list_disks(deleted=deleted))).disks
 
     def _run_operation(
@@ -130,9 +130,9 @@ class DiskMethods(Resource):
         reply = yield from self._client.fetch(call)
         if not wait:
             return reply.value
-        patient_for = read_patience(self._session.env)
-        over = yield from wait_for_operation(self._client, reply, patience=patient_for, on_change=on_change)
-        return check_operation(over.value)
+        patience = read_patience(self._session.env)
+        reply = yield from wait_for_operation(self._client, reply, patience=patience, on_change=on_change)
+        return check_operation(reply.value)
 
 
 class Disks(DiskMethods, SyncResource):

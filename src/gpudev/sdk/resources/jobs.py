@@ -1,4 +1,4 @@
-"""Reservations for programs."""
+"""Reservations."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -21,40 +21,40 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 
 
 class JobMethods(Resource):
-    """`client.jobs`. A job's id may be shortened to its first 4 or more digits."""
+    """`client.jobs`. A job id may be shortened to its first 4 or more digits."""
 
     @api_method
     def submit(self, *, idempotency_key: str | None = None, **options: Unpack[ReserveOptions]) -> Routine[JobView]:
-        """Make a reservation and come back at once, with its place in the line. It is made once, however often the
-        connection breaks; give an `idempotency_key` of your own to make it once over several runs of a program."""
+        """Submit a reservation and return at once, with its queue position. It is created once, however often the
+        connection breaks; pass an `idempotency_key` to create it once over several runs of a program."""
         request = yield RunFunction(lambda: request_from_options(self._session, check_options(options)))
         return (yield from self._client.fetch_value(endpoints.submit_job(request, idempotency_key)))
 
     @api_method
     def get(self, job_id: str) -> Routine[JobView]:
-        """One reservation as it is now."""
+        """The current state of one reservation."""
         return self._client.fetch_value(endpoints.get_job(job_id))
 
     @api_method
     def wait(
         self, job_id: str, *, on_change: OnJobChange | None = None, timeout: float | None = None
     ) -> Routine[JobView]:
-        """Wait until the dev server is ready. `on_change` is told of every change on the way (place in the line,
-        expected start, steps). Raises ReservationEnded if it ends instead, NotInTime after `timeout` seconds; the
-        reservation itself stays as it is."""
+        """Wait until the dev server is ready. `on_change` is called for every change (queue position, expected start,
+        steps). Raises ReservationEnded if it ends instead, NotInTime after `timeout` seconds; the reservation itself is
+        not changed."""
         first = yield from self._client.fetch_value(endpoints.get_job(job_id))
         job = yield from wait_until_ready(self._watch(first, timeout), first, on_change)
         return check_ready(job)
 
     @api_method
     def cancel(self, job_id: str) -> Routine[JobView]:
-        """End a reservation, and everything that runs there. Disks stay."""
+        """Cancel a reservation and end everything that runs there. Disks are kept."""
         return self._client.fetch_value(endpoints.cancel_job(job_id))
 
     @api_method
     def wait_until_released(self, job_id: str, *, timeout: float | None = None) -> Routine[JobView]:
-        """Of one that has ended: wait until everything it had is gone, so that its disk is free for the next one.
-        Raises NotInTime after `timeout` seconds."""
+        """Wait until an ended reservation is released: its GPUs and its disk are free again. Raises NotInTime after
+        `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         pauses = growing_pauses(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
         while True:
@@ -67,28 +67,28 @@ class JobMethods(Resource):
 
     @api_method
     def extend(self, job_id: str, hours: float) -> Routine[JobView]:
-        """Stay so many hours longer."""
+        """Extend a reservation by this many hours."""
         return self._client.fetch_value(endpoints.extend_job(job_id, ExtendRequest(extension_hours=float(hours))))
 
     @api_method
     def prioritise(self, job_id: str, priority: int) -> Routine[JobView]:
-        """For operators: who has a higher one goes first; 0 is usual."""
+        """Set the priority (operators). Higher priorities start first; the default is 0."""
         return self._client.fetch_value(endpoints.prioritise_job(job_id, PriorityRequest(priority=priority)))
 
     @api_method
     def events(self, job_id: str) -> Routine[Sequence[JobEvent]]:
-        """What happened to it until now, the oldest first."""
+        """Its history until now, oldest first."""
         job = yield from self._client.fetch_value(endpoints.get_job(job_id))
         return (yield from event_stream.read_history(self._client, job))
 
     @api_stream
     def follow(self, job_id: str) -> ItemSource[JobEvent]:
-        """What happened to it and what happens, one after another, until it has ended."""
+        """Its history, event by event, until it has ended."""
         return _FollowedHistory(self, job_id)
 
     @api_method
     def proxy_token(self, job_id: str) -> Routine[ProxyToken]:
-        """What opens the way for ssh through HTTPS, for a minute."""
+        """A token that opens an ssh tunnel through HTTPS, valid for one minute."""
         return self._client.fetch_value(session_endpoints.create_proxy_token(job_id))
 
     @api_method
@@ -102,10 +102,10 @@ class JobMethods(Resource):
         limit: int = 1000,
         everybody: bool = False,
     ) -> Routine[Sequence[JobView]]:
-        """Your reservations, newest first. Without `status`: those that wait or run; an empty one: all there ever
-        were. `everybody`: for operators."""
-        wanted = [status] if isinstance(status, str) else status
-        query: dict[str, Any] = {"status": sorted(LIVE) if wanted is None else [str(each) for each in wanted]}
+        """Your reservations, newest first. Without `status`: the live ones; with an empty sequence: all.
+        `everybody`: of all users (operators)."""
+        statuses = [status] if isinstance(status, str) else status
+        query: dict[str, Any] = {"status": sorted(LIVE) if statuses is None else [str(each) for each in statuses]}
         query |= {"gpu_type": gpu_type} if gpu_type else {}
         query |= {"created_after": created_after.isoformat()} if created_after else {}
         query |= {"created_before": created_before.isoformat()} if created_before else {}
@@ -116,8 +116,8 @@ class JobMethods(Resource):
 
     def _watch(self, job: JobView, timeout: float | None) -> JobWatch:
         deadline = None if timeout is None else monotonic() + timeout
-        patient_for = read_patience(self._session.env)
-        return JobWatch(self._client, job.reservation_id, patience=patient_for, deadline=deadline)
+        patience = read_patience(self._session.env)
+        return JobWatch(self._client, job.reservation_id, patience=patience, deadline=deadline)
 
 
 class Jobs(JobMethods, SyncResource):
@@ -129,7 +129,7 @@ class AsyncJobs(JobMethods, AsyncResource):
 
 
 class _FollowedHistory:
-    """The history of a reservation that has yet to be found."""
+    """The history of a reservation, which is fetched with the first item."""
 
     def __init__(self, jobs: JobMethods, job_id: str) -> None:
         self._jobs = jobs

@@ -27,37 +27,37 @@ class ContextOptions(NamedTuple):
 class _ReservationContextMethods(Resource):
     _options: ContextOptions
     _submission: ApiCall[JobView] | None = None
-    """What was asked for, once it may have been heard."""
+    """The submit request, once it may have been sent."""
     _job: JobView | None = None
     _is_entered = False
 
     def _check_and_enter(self) -> None:
         if self._is_entered:
-            raise UsageError("this block is open already, and has one reservation", "Call `reserve` for each block")
+            raise UsageError("this block is already entered", "Call `reserve` once per block")
         self._is_entered = True
 
     def _start(self) -> Routine[JobView]:
-        """Ready. Whatever is raised, `_give_up` comes next."""
+        """Submit and wait until ready. After any exception the caller runs `_abort`."""
         request = yield RunFunction(lambda: request_from_options(self._session, self._options.reserve_options))
         deadline = None if self._options.timeout is None else monotonic() + self._options.timeout
         self._submission = endpoints.submit_job(request, str(uuid.uuid4()))
         self._job = yield from self._client.fetch_value(self._submission)
-        patient_for = read_patience(self._session.env)
-        following = JobWatch(self._client, self._job.reservation_id, patience=patient_for, deadline=deadline)
-        self._job = yield from wait_until_ready(following, self._job, self._options.on_change)
+        patience = read_patience(self._session.env)
+        watch = JobWatch(self._client, self._job.reservation_id, patience=patience, deadline=deadline)
+        self._job = yield from wait_until_ready(watch, self._job, self._options.on_change)
         return check_ready(self._job)
 
     def _abort(self, reason: BaseException) -> Routine[None]:
         if self._submission is not None and self._job is None and not isinstance(reason, ClientError):
-            # Interrupted while asking: saying it once more tells which one was made, if one was.
+            # Interrupted during the submit: repeating it returns the reservation, if one was created.
             try:
                 self._job = yield from self._client.fetch_value(self._submission)
             except ClientError as error:
-                reason.add_note(f"A reservation may have been made all the same: {error.message}")
+                reason.add_note(f"A reservation may have been created: {error.message}")
         yield from self._finish(reason)
 
     def _finish(self, reason: BaseException | None) -> Routine[None]:
-        """Released. What goes wrong with that is told beside the reason, and never instead of it."""
+        """Release. A failure is added to `reason` as a note and does not replace it."""
         self._is_entered, self._submission = False, None
         try:
             yield from self._release()
@@ -78,19 +78,19 @@ class ReservationContext(_ReservationContextMethods, SyncResource):
     def __init__(
         self,
         session: ClientSession,
-        core: ApiClient,
+        client: ApiClient,
         driver: SyncDriver,
-        terms: ContextOptions,
+        options: ContextOptions,
     ) -> None:
-        super().__init__(session, core, driver)
-        self._options = terms
+        super().__init__(session, client, driver)
+        self._options = options
 
     def __enter__(self) -> Server:
         self._check_and_enter()
         try:
             job = self._perform(self._start())
         except BaseException as reason:
-            self._driver.run(self._abort(reason))  # also when the client was closed meanwhile
+            self._driver.run(self._abort(reason))  # works even if the client is closed
             raise
         return Server(self._session, self._client, self._driver, job)
 
@@ -104,12 +104,12 @@ class AsyncReservationContext(_ReservationContextMethods, AsyncResource):
     def __init__(
         self,
         session: ClientSession,
-        core: ApiClient,
+        client: ApiClient,
         driver: AsyncDriver,
-        terms: ContextOptions,
+        options: ContextOptions,
     ) -> None:
-        super().__init__(session, core, driver)
-        self._options = terms
+        super().__init__(session, client, driver)
+        self._options = options
 
     async def __aenter__(self) -> AsyncServer:
         self._check_and_enter()

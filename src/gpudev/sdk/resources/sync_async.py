@@ -1,7 +1,7 @@
 """One method for sync and async programs: written once as a routine, run by two drivers.
 
-A group of methods is a class whose methods are `@offered` or `@streamed`; it is then made twice, once as a `Blocking`
-and once as an `Awaiting` one. Type checkers see for each what it gives.
+A resource is a class whose methods are `@api_method` or `@api_stream`, with two subclasses: a `SyncResource` and an
+`AsyncResource`. Type checkers see the right return type of each.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from gpudev.sdk.http.routines import (
 )
 from gpudev.sdk.http.transport import HttpRequest, HttpResponse, HttpTransport, LineStream, abort_connection
 
-# Carries routines out on an event loop. What waits for the network waits in threads; whoever is cancelled hangs up.
+# Runs routines on an event loop. Network waits run in threads; cancellation aborts the connection.
 
 
 _T = TypeVar("_T")
 _MAX_THREADS = 256
-"""Each stream that is listened to has one; none is started before it is needed."""
+"""One per open stream; started when needed."""
 
 
 class AsyncDriver:
@@ -47,23 +47,23 @@ class AsyncDriver:
         self._is_closed = False
 
     async def run(self, routine: Routine[_T]) -> _T:
-        """To its end. What goes wrong, being cancelled too, is thrown into it, so that it can tidy up."""
-        came: Any = None
-        wrong: BaseException | None = None
+        """Run to the end. Errors, including cancellation, are thrown into the routine, so that it can clean up."""
+        result: Any = None
+        failure: BaseException | None = None
         while True:
             try:
-                effect = routine.send(came) if wrong is None else routine.throw(wrong)
+                effect = routine.send(result) if failure is None else routine.throw(failure)
             except StopIteration as end:
-                result: _T = end.value
-                return result
-            came, wrong = None, None
+                value: _T = end.value
+                return value
+            result, failure = None, None
             try:
-                came = await self._perform_effect(effect)
+                result = await self._perform_effect(effect)
             except BaseException as error:  # noqa: BLE001 - the routine decides what it means
-                wrong = error
+                failure = error
 
     def close(self) -> None:
-        """Nothing more is asked; whoever still listens is told that it is cut."""
+        """Reject further calls and abort open streams."""
         self._is_closed = True
         for stream in list(self._streams):
             stream.abort()
@@ -82,11 +82,11 @@ class AsyncDriver:
                 return stream.close()
             case Pause(seconds):
                 return await asyncio.sleep(seconds)
-            case RunFunction(act):
-                return await self._run_in_thread(act)
-            case Notify(listener, news):
-                told = listener(news)
-                return await told if inspect.isawaitable(told) else told
+            case RunFunction(function):
+                return await self._run_in_thread(function)
+            case Notify(listener, value):
+                returned = listener(value)
+                return await returned if inspect.isawaitable(returned) else returned
             case RunProgram():
                 return await _run_program(effect)
             case _:
@@ -115,10 +115,10 @@ class AsyncDriver:
             self._streams.add(opened)
         return opened
 
-    async def _run_in_thread(self, act: Callable[[], _T], abort: Callable[[], None] | None = None) -> _T:
+    async def _run_in_thread(self, function: Callable[[], _T], abort: Callable[[], None] | None = None) -> _T:
         if self._is_closed:
             raise UsageError("this client is closed")
-        future = asyncio.get_running_loop().run_in_executor(self._threads, act)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, function)
         try:
             return await future
         except asyncio.CancelledError:
@@ -126,14 +126,14 @@ class AsyncDriver:
                 abort()
             task = asyncio.current_task()
             if self._is_closed and future.cancelled() and not (task is not None and task.cancelling()):
-                # It had not got a thread yet: closing took its turn away, and nobody cancelled the caller.
+                # Closing the client cancelled the future before it got a thread; nobody cancelled the caller.
                 raise UsageError("this client is closed") from None
             raise
 
 
-async def run_to_completion(tidying: Coroutine[Any, Any, _T]) -> _T:
-    """However often the caller is cancelled meanwhile; that is told when it is done."""
-    task = asyncio.ensure_future(tidying)
+async def run_to_completion(cleanup: Coroutine[Any, Any, _T]) -> _T:
+    """Even if the caller is cancelled meanwhile; the cancellation is raised at the end."""
+    task = asyncio.ensure_future(cleanup)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -178,23 +178,23 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class ItemSource(Protocol[_T_co]):
-    """Things that come one after another."""
+    """A source of items for a stream."""
 
     def next(self) -> Routine[_T_co | None]:
-        """None: that was all."""
+        """None: no more items."""
         ...
 
     def close(self) -> Routine[None]: ...
 
 
 class Resource:
-    """What a method may use."""
+    """Base class of groups of API methods."""
 
     _client: ApiClient
     _session: ClientSession
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        raise TypeError(f"{type(self).__name__} holds connections and cannot be pickled: make one in each process")
+        raise TypeError(f"{type(self).__name__} holds connections and cannot be pickled: create one in each process")
 
     def _perform(self, routine: Routine[Any]) -> Any:
         raise NotImplementedError
@@ -204,9 +204,9 @@ class Resource:
 
 
 class SyncResource(Resource):
-    def __init__(self, session: ClientSession, core: ApiClient, driver: SyncDriver) -> None:
+    def __init__(self, session: ClientSession, client: ApiClient, driver: SyncDriver) -> None:
         self._session = session
-        self._client = core
+        self._client = client
         self._driver = driver
 
     def _perform(self, routine: Routine[_T]) -> _T:
@@ -223,9 +223,9 @@ class SyncResource(Resource):
 
 
 class AsyncResource(Resource):
-    def __init__(self, session: ClientSession, core: ApiClient, driver: AsyncDriver) -> None:
+    def __init__(self, session: ClientSession, client: ApiClient, driver: AsyncDriver) -> None:
         self._session = session
-        self._client = core
+        self._client = client
         self._driver = driver
 
     def _perform(self, routine: Routine[_T]) -> Coroutine[Any, Any, _T]:
@@ -239,8 +239,8 @@ class AsyncResource(Resource):
             await self._driver.run(source.close())
 
 
-class api_method(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
-    """A method that comes to one thing."""
+class api_method(Generic[_P, _T]):  # noqa: N801 - used as a decorator
+    """A method with one result."""
 
     def __init__(self, routine: Callable[Concatenate[Any, _P], Routine[_T]]) -> None:
         self.routine = routine
@@ -262,8 +262,8 @@ class api_method(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
         return update_wrapper(call, self.routine)
 
 
-class api_stream(Generic[_P, _T]):  # noqa: N801 - it is read as a decorator
-    """A method that comes to many things, one after another."""
+class api_stream(Generic[_P, _T]):  # noqa: N801 - used as a decorator
+    """A method that yields items."""
 
     def __init__(self, source: Callable[Concatenate[Any, _P], ItemSource[_T]]) -> None:
         self.routine = source

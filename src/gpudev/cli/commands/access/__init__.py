@@ -1,1 +1,1 @@
-"""Logging in and out: the commands and the login methods."""
+"""Login and logout: the commands and the login methods."""

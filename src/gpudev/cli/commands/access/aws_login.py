@@ -1,7 +1,7 @@
 """Login with AWS credentials: signs a GetCallerIdentity request, which the server sends to STS.
 
-What leaves this machine is the signed question and the session's token, never the secret key. It is signed for this
-server, by the name we reach it by (what the server calls itself proves nothing), and for one login.
+Only the signed request and the session token leave this machine, never the secret key. The signature covers the server
+name that the client connects to (the server's own claim proves nothing) and a nonce, so it is valid for one login here.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,7 @@ _INSTALL = "pip install 'gpu-dev[aws-login]'"
 
 def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
     if session.address.url.startswith("http:") and not session.address.is_local:
-        output.write_note(
-            f"Note: {session.address.url} is not encrypted; whoever listens on the way can take your key."
-        )
+        output.write_note(f"Note: {session.address.url} is not encrypted; your key can be intercepted.")
     return _log_in(session, method, options.profile)
 
 
@@ -33,7 +31,7 @@ def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str,
 
 def _log_in(session: LoginSession, method: LoginMethod, profile: str | None) -> Credential:
     name = _check_name(session.address.url, method)
-    # Credentials first: they may take a while to get, and a nonce does not last.
+    # Load credentials first: that may take a while, and the nonce expires.
     signer = _Signer(profile, method)
     api = session.anonymous_api()
     nonce = api.fetch(access_endpoints.create_nonce()).value.nonce
@@ -49,18 +47,18 @@ def _check_name(url: str, method: LoginMethod) -> str:
         names = ", ".join(method.server_names or []) or "nothing"
         raise CliError(
             ExitCode.AUTH,
-            f"you reach this server as {name}, but it takes logins for {names} only",
+            f"you connect to this server as {name}, but it accepts logins for {names} only",
             "Use that address (`gpu-dev config set api_url URL`), or ask its operator to add this one",
         )
     return name
 
 
 class _Signer:
-    """Somebody's AWS credentials, found as every AWS program finds them."""
+    """Signs with the user's AWS credentials, from the usual AWS sources."""
 
     def __init__(self, profile: str | None, method: LoginMethod) -> None:
         self._botocore = _load_botocore()
-        self._roles = " or ".join(method.roles or []) or "it names"
+        self._roles = " or ".join(method.roles or []) or "that it names"
         try:
             aws = self._botocore.session.Session(profile=profile)
             found = aws.get_credentials()
@@ -71,14 +69,14 @@ class _Signer:
         if self._credentials is None:
             raise CliError(
                 ExitCode.AUTH,
-                f"there are no AWS credentials here; {self._required_role()}",
+                f"no AWS credentials found; {self._required_role()}",
                 "Log in to AWS first (`aws sso login --profile NAME`, then `gpu-dev login --profile NAME`)",
             )
         if not self._credentials.token:
             raise CliError(
                 ExitCode.AUTH,
-                f"the AWS credentials found here do not belong to a role; {self._required_role()}",
-                "Choose the profile that has it: `gpu-dev login --profile NAME`",
+                f"the AWS credentials found do not belong to a role; {self._required_role()}",
+                "Choose a profile with this role: `gpu-dev login --profile NAME`",
             )
         self._endpoint = _endpoint(method, region)
 
@@ -101,22 +99,22 @@ class _Signer:
         )
 
     def _required_role(self) -> str:
-        return f"this server wants the role {self._roles}"
+        return f"this server requires the role {self._roles}"
 
     def _failed(self, error: Exception, profile: str | None) -> CliError:
         named = f" --profile {profile}" if profile else ""
         return CliError(
-            ExitCode.AUTH, f"your AWS credentials cannot be had: {error}", f"With SSO, run `aws sso login{named}`"
+            ExitCode.AUTH, f"cannot load your AWS credentials: {error}", f"With SSO, run `aws sso login{named}`"
         )
 
 
 def _endpoint(method: LoginMethod, own_region: str | None) -> aws_login.StsEndpoint:
-    """In the person's own region if the server takes that, else in the first that it takes."""
+    """In the user's region if the server accepts it, else in the first accepted region."""
     regions = method.regions or []
     try:
         return aws_login.get_sts_endpoint(own_region if own_region in regions else regions[0])
     except (Invalid, IndexError) as error:
-        raise CliError(ExitCode.UNREACHABLE, "the server does not say for which AWS region to sign") from error
+        raise CliError(ExitCode.UNREACHABLE, "the server names no AWS region to sign for") from error
 
 
 def _load_botocore() -> Any:
@@ -126,5 +124,5 @@ def _load_botocore() -> Any:
         import botocore.exceptions
         import botocore.session
     except ImportError as error:
-        raise local_error("logging in with AWS needs AWS's library", f"Install it: {_INSTALL}") from error
+        raise local_error("AWS login requires botocore", f"Install it: {_INSTALL}") from error
     return botocore

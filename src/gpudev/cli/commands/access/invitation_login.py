@@ -1,4 +1,4 @@
-"""Login with an invitation link, which names the API's address and its certificate."""
+"""Login with an invitation link, which contains the API's address and its certificate pin."""
 
 import sys
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ _LONGEST_LINK = 4096
 
 
 def accept_invitation(text: str, api_url: str | None) -> tuple[CommandSession, Credential]:
-    """Everything is kept: the key, where the API is, and how to know it. `-` reads the link from standard input."""
+    """Log in, and store the key, the API address and the pin. `-` reads the link from standard input."""
     try:
         link = parse_invitation_link(_read_link() if text == "-" else text)
     except Invalid as error:
         raise usage_error(error.message) from error
     session = CommandSession(link.api_url, pin=link.fingerprint)
     if api_url is not None and CommandSession(api_url).address.url != session.address.url:
-        raise usage_error(f"--api-url is another address than the invitation's, which is {link.api_url}")
+        raise usage_error(f"--api-url does not match the invitation, which is for {link.api_url}")
     credential = session.store_credential(_exchange(session.anonymous_api(), link))
     store_pin(session.env, session.address.url, link.fingerprint)
     if not session.address.embedded:
@@ -43,17 +43,17 @@ def accept_invitation(text: str, api_url: str | None) -> tuple[CommandSession, C
 def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
     raise CliError(
         ExitCode.AUTH,
-        f"{session.address.url} lets in who was invited",
-        "Ask its operator for a link (`gpu-dev-server users invite NAME`) and run `gpu-dev login LINK`; a key you were "
-        "given is stored with `gpu-dev login --key-stdin`",
+        f"{session.address.url} accepts invited users only",
+        "Ask its operator for a link (`gpu-dev-server users invite NAME`) and run `gpu-dev login LINK`; "
+        "store an existing key with `gpu-dev login --key-stdin`",
     )
 
 
 def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
     raise CliError(
         ExitCode.AUTH,
-        f"your key for {session.address.url} has ended, and an invitation is good once",
-        "Ask whoever invited you for another link and run `gpu-dev login LINK`",
+        f"your key for {session.address.url} has expired, and an invitation works only once",
+        "Ask the operator for another link and run `gpu-dev login LINK`",
     )
 
 
@@ -63,7 +63,7 @@ def _exchange(api: LoginApi, link: InvitationLink) -> Credential:
 
 
 def _read_link() -> str:
-    """Other users of a machine see what stands on a command line."""
+    """Not from the command line, which other users of this machine can see."""
     if sys.stdin is None:
         return ""
     if sys.stdin.isatty():

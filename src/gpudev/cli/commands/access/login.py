@@ -19,14 +19,19 @@ _LONGEST_KEY = 4096
 
 @click.command()
 @click.argument("link", required=False)
-@click.option("--profile", metavar="NAME", help="Log in with this profile of your AWS configuration.")
-@click.option("--method", type=click.Choice(["aws", "oidc"]), help="Of the ways the server offers, take this one.")
-@click.option("--device/--browser", "by_device", default=None, help="OIDC: with a code on another device, or here.")
-@click.option("--key-stdin", is_flag=True, help="Store a key you were given; it is read from standard input.")
-@click.option("--rotate", is_flag=True, help="Replace the key you have; the old one ends at once.")
-@click.option("--again", is_flag=True, help="In the way you last did; nobody is asked anything.")
-@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
-@click.option("--json", "as_json", is_flag=True, help="Print who you are as JSON.")
+@click.option("--profile", metavar="NAME", help="AWS profile to log in with.")
+@click.option("--method", type=click.Choice(["aws", "oidc"]), help="Login method, if the server offers several.")
+@click.option(
+    "--device/--browser",
+    "by_device",
+    default=None,
+    help="OIDC: log in with a code on another device, or in a local browser.",
+)
+@click.option("--key-stdin", is_flag=True, help="Store an existing key, read from standard input.")
+@click.option("--rotate", is_flag=True, help="Replace the stored key; the old one is revoked at once.")
+@click.option("--again", is_flag=True, help="Repeat the last login, without questions.")
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print the login as JSON.")
 def login(
     *,
     link: str | None,
@@ -39,17 +44,18 @@ def login(
     api_url: str | None,
     as_json: bool,
 ) -> None:
-    """Get an API key in the way the server offers, or with the LINK of an invitation, or store one you were given.
+    """Log in with a method that the server offers, or with an invitation LINK, and store the API key.
 
-    An invitation also says where the API is and how to know it; `-` reads it from standard input.
+    An invitation also sets the API address and its certificate. `-` reads the link from standard input.
 
-    Where the server lets people in by their AWS credentials, these are found as every AWS program finds them; only a
-    signed request leaves this machine, never the secret key. When the key ends, commands get the next one by
-    themselves.
+    AWS login uses the credentials of your AWS configuration; only a signed request leaves this machine, never the
+    secret key. When the key expires, commands renew it automatically.
     """
-    chosen = bool(profile or method or by_device is not None)
-    if sum((key_stdin, rotate, again, chosen, link is not None)) > 1:
-        raise usage_error("--key-stdin, --rotate, --again, an invitation and a way to log in do not go together")
+    has_method = bool(profile or method or by_device is not None)
+    if sum((key_stdin, rotate, again, has_method, link is not None)) > 1:
+        raise usage_error(
+            "LINK, --key-stdin, --rotate, --again and the options of login methods are mutually exclusive"
+        )
     session = CommandSession(api_url)
     if link is not None:
         from gpudev.cli.commands.access import invitation_login
@@ -61,12 +67,10 @@ def login(
         credential = _rotate(session)
     elif again and (stored := session.find_stored_credential()) is not None and stored.login:
         credential = session.log_in_again(stored)
-    elif session.address.embedded and not chosen:
+    elif session.address.embedded and not has_method:
         credential = session.log_in_as_owner()
     elif again:
-        raise CliError(
-            ExitCode.AUTH, f"nothing is known of how you log in to {session.address.url}", "Run `gpu-dev login`"
-        )
+        raise CliError(ExitCode.AUTH, f"no earlier login to {session.address.url} to repeat", "Run `gpu-dev login`")
     else:
         from gpudev.cli import login_methods
 
@@ -83,19 +87,19 @@ def login(
 
 
 @click.command()
-@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
 def logout(api_url: str | None) -> None:
-    """End the stored API key, at the server and here."""
+    """Revoke the stored API key and delete it."""
     session = CommandSession(api_url)
     stored = session.find_stored_credential()
     if stored is None:
-        output.write_line(f"No key for {session.address.url} is stored here.")
+        output.write_line(f"No stored key for {session.address.url}.")
         _mention_variable(session)
         return
     try:
         session.api_with_key(stored.api_key).revoke_key()
     finally:
-        # Whatever the server says: who logs out wants no key lying here.
+        # Delete the key even if the server could not revoke it.
         credentials.remove_credential(paths.credentials_file(session.env), session.address.url)
     output.write_line(f"Logged out of {session.address.url}.")
     _mention_variable(session)
@@ -106,20 +110,22 @@ def _rotate(session: CommandSession) -> Credential:
 
     stored = session.find_stored_credential()
     if stored is None:
-        raise CliError(ExitCode.AUTH, f"no key for {session.address.url} is stored here", "Run `gpu-dev login`")
+        raise CliError(ExitCode.AUTH, f"no stored key for {session.address.url}", "Run `gpu-dev login`")
     view = session.api_with_key(stored.api_key).fetch(rotate_key()).value
-    ends = view.expires_at.isoformat() if view.expires_at else None
-    return session.store_credential(stored._replace(api_key=view.api_key, username=view.username, expires_at=ends))
+    expires_at = view.expires_at.isoformat() if view.expires_at else None
+    return session.store_credential(
+        stored._replace(api_key=view.api_key, username=view.username, expires_at=expires_at)
+    )
 
 
 def _store_given_key(session: CommandSession) -> Credential:
-    """Only a key that works is kept."""
-    key = check_key(_read_key(), "what was given")
+    """Check the key before storing it."""
+    key = check_key(_read_key(), "the input")
     try:
         session.api_with_key(key).fetch(list_jobs({"limit": 1}))
     except (Unauthenticated, Forbidden) as error:
         raise CliError(
-            ExitCode.AUTH, f"{session.address.url} does not take this key", "Ask its operator for another"
+            ExitCode.AUTH, f"{session.address.url} does not accept this key", "Ask its operator for another"
         ) from error
     return session.store_credential(Credential(key))
 
@@ -134,4 +140,4 @@ def _read_key() -> str:
 
 def _mention_variable(session: CommandSession) -> None:
     if session.env.get(KEY_VARIABLE):
-        output.write_note(f"Note: {KEY_VARIABLE} is set and goes before the stored key.")
+        output.write_note(f"Note: {KEY_VARIABLE} is set and overrides the stored key.")

@@ -1,7 +1,7 @@
 """OIDC login with the browser on this machine: authorization code with PKCE.
 
-Whoever else on this machine talks to that port changes nothing: only an answer with our state counts, and what it
-brings is worth nothing without the verifier, which is said to the issuer alone.
+Other local processes can reach the callback port, but only a response with our state is accepted, and its code is
+useless without the verifier, which only the issuer gets.
 """
 
 import base64
@@ -35,33 +35,33 @@ class AuthorizationResponse(NamedTuple):
 
 
 def log_in(client: OidcClient, endpoints: OidcEndpoints, server: str) -> tuple[OidcTokens, str]:
-    """The tokens, and the nonce the ID token answers to, which says that they are for this server."""
+    """The tokens, and the nonce of the ID token, which binds them to this server."""
     state, random, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     nonce = bind_nonce(random, server)
-    with _CallbackServer(state) as waiting:
-        question = {
+    with _CallbackServer(state) as callback:
+        query = {
             "response_type": "code",
             "client_id": client.client_id,
-            "redirect_uri": waiting.address,
+            "redirect_uri": callback.address,
             "scope": " ".join(client.scopes),
             "state": state,
             "nonce": nonce,
             "code_challenge": challenge_of(verifier),
             "code_challenge_method": "S256",
         }
-        address = _with_query(endpoints.authorization, question)
+        address = _with_query(endpoints.authorization, query)
         output.write_note(f"Log in with your browser; if it does not open, go to\n  {address}")
-        # Some browsers are waited for until they end.
+        # In a thread: some browsers block until they exit.
         threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
-        answered = waiting.wait()
-        if answered.error is not None:
-            raise LoginRejected(answered.error, f"the issuer refused the login ({output.clean(answered.error)[:200]})")
-        if answered.code is None or answered.issuer not in (None, client.issuer):
-            raise CliError(ExitCode.AUTH, "the answer that the browser brought is not the issuer's", "Try again")
+        response = callback.wait()
+        if response.error is not None:
+            raise LoginRejected(response.error, f"the issuer rejected the login ({output.clean(response.error)[:200]})")
+        if response.code is None or response.issuer not in (None, client.issuer):
+            raise CliError(ExitCode.AUTH, "the login response does not come from the issuer", "Try again")
         fields = {
             "grant_type": "authorization_code",
-            "code": answered.code,
-            "redirect_uri": waiting.address,
+            "code": response.code,
+            "redirect_uri": callback.address,
             "code_verifier": verifier,
         }
         return ask_for_tokens(endpoints.token, client, fields), nonce
@@ -71,19 +71,19 @@ def challenge_of(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
 
 
-def _with_query(address: str, question: dict[str, str]) -> str:
-    return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(question)}"
+def _with_query(address: str, query: dict[str, str]) -> str:
+    return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
 
 
 def _open_browser(address: str) -> None:
     try:
         webbrowser.open(address)
     except (OSError, webbrowser.Error):
-        return  # the address stands on the screen
+        return  # the address was printed
 
 
 class _CallbackServer:
-    """A port on this machine to which the browser is sent back."""
+    """A local port that the browser is redirected to."""
 
     def __init__(self, state: str) -> None:
         self._state = state
@@ -105,12 +105,14 @@ class _CallbackServer:
         while self._response is None:
             self._server.timeout = deadline - time.monotonic()
             if self._server.timeout <= 0:
-                raise CliError(ExitCode.AUTH, "nobody logged in in the browser in time", "Try again: `gpu-dev login`")
+                raise CliError(
+                    ExitCode.AUTH, "timed out waiting for the login in the browser", "Try again: `gpu-dev login`"
+                )
             self._server.handle_request()
         return self._response
 
     def accept_callback(self, path: str) -> bool:
-        """Whether this request was the answer we wait for."""
+        """Whether this request is the expected response."""
         parts = urlsplit(path)
         given = parse_qs(parts.query, max_num_fields=20)
         if parts.path != _PATH or not secrets.compare_digest(_single_value(given, "state") or "", self._state):
@@ -120,19 +122,21 @@ class _CallbackServer:
         )
         return True
 
-    def _handler(waiting) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler has a self of its own
+    def _handler(callback) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler has a self of its own
         class Handler(BaseHTTPRequestHandler):
             timeout = _ONE_REQUEST_SECONDS
 
             def do_GET(self) -> None:
                 try:
-                    taken = waiting.accept_callback(self.path)
+                    accepted = callback.accept_callback(self.path)
                 except ValueError:
-                    taken = False
-                good = taken and waiting._response is not None and waiting._response.code is not None
-                words = "You are logged in." if good else "Not logged in." if taken else "This is not your login."
-                page = _PAGE.format(words).encode()
-                self.send_response(200 if taken else 400)
+                    accepted = False
+                logged_in = accepted and callback._response is not None and callback._response.code is not None
+                text = (
+                    "You are logged in." if logged_in else "Not logged in." if accepted else "This is not your login."
+                )
+                page = _PAGE.format(text).encode()
+                self.send_response(200 if accepted else 400)
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.send_header("Content-Length", str(len(page)))
                 self.send_header("Cache-Control", "no-store")
@@ -141,12 +145,12 @@ class _CallbackServer:
                 self.wfile.write(page)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-                """It would write the code onto the screen."""
+                """Silent: the default would print the code."""
 
         return Handler
 
 
 def _single_value(given: dict[str, list[str]], name: str) -> str | None:
-    """What was said once; said twice it is nobody's answer."""
+    """The value, if given exactly once."""
     values = given.get(name, [])
     return values[0] if len(values) == 1 and values[0].isascii() else None

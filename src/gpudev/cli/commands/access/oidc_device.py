@@ -28,20 +28,20 @@ def log_in(client: OidcClient, endpoints: OidcEndpoints, sleep: Callable[[float]
     if endpoints.device is None:
         raise CliError(
             ExitCode.AUTH,
-            f"{client.issuer} has no login for machines without a browser",
-            "Run `gpu-dev login --browser` where there is one",
+            f"{client.issuer} does not support device login",
+            "Run `gpu-dev login --browser` on a machine with a browser",
         )
-    begun = post(endpoints.device, {**client.form_fields(), "scope": " ".join(client.scopes)})
-    _show_code(begun)
-    fields = {"grant_type": _GRANT, "device_code": _text(begun, "device_code")}
-    pause = min(max(_number(begun, "interval", _USUAL_PAUSE), 1.0), _LONGEST_PAUSE)
-    deadline = time.monotonic() + min(_number(begun, "expires_in", _LONGEST_WAIT), _LONGEST_WAIT)
+    response = post(endpoints.device, {**client.form_fields(), "scope": " ".join(client.scopes)})
+    _show_code(response)
+    fields = {"grant_type": _GRANT, "device_code": _text(response, "device_code")}
+    pause = min(max(_number(response, "interval", _USUAL_PAUSE), 1.0), _LONGEST_PAUSE)
+    deadline = time.monotonic() + min(_number(response, "expires_in", _LONGEST_WAIT), _LONGEST_WAIT)
     while time.monotonic() < deadline:
         sleep(pause)
         try:
             return ask_for_tokens(endpoints.token, client, fields)
-        except LoginRejected as refused:
-            match refused.oauth_code:
+        except LoginRejected as rejected:
+            match rejected.oauth_code:
                 case "authorization_pending":
                     continue
                 case "slow_down":
@@ -49,32 +49,32 @@ def log_in(client: OidcClient, endpoints: OidcEndpoints, sleep: Callable[[float]
                 case "expired_token":
                     break
                 case "access_denied":
-                    raise CliError(ExitCode.AUTH, "the login was refused on the other device") from refused
+                    raise CliError(ExitCode.AUTH, "the login was denied on the other device") from rejected
                 case _:
                     raise
-        except Unreachable as lost:
-            if lost.final:
+        except Unreachable as error:
+            if error.final:
                 raise
             pause = min(pause * 2, _LONGEST_PAUSE)
-    raise CliError(ExitCode.AUTH, "nobody entered the code in time", "Try again: `gpu-dev login`")
+    raise CliError(ExitCode.AUTH, "timed out waiting for the code to be entered", "Try again: `gpu-dev login`")
 
 
-def _show_code(begun: dict[str, Any]) -> None:
-    address, code = check_address(begun.get("verification_uri"), "its device login"), _text(begun, "user_code")
-    complete = begun.get("verification_uri_complete")
+def _show_code(response: dict[str, Any]) -> None:
+    address, code = check_address(response.get("verification_uri"), "its device login"), _text(response, "user_code")
+    complete = response.get("verification_uri_complete")
     lines = ["Log in on any device: open", f"  {address}", f"and enter the code  {output.clean(code)}"]
     if isinstance(complete, str) and complete:
         lines.append(f"(or open {check_address(complete, 'its device login')} and compare the code)")
     output.write_note("\n".join(lines))
 
 
-def _text(begun: dict[str, Any], name: str) -> str:
-    value = begun.get(name)
+def _text(response: dict[str, Any], name: str) -> str:
+    value = response.get(name)
     if not isinstance(value, str) or not value:
-        raise CliError(ExitCode.UNREACHABLE, f"the issuer began the login without a {name}", "Ask the API's operator")
+        raise CliError(ExitCode.UNREACHABLE, f"the issuer's response has no {name}", "Ask the API's operator")
     return value
 
 
-def _number(begun: dict[str, Any], name: str, otherwise: float) -> float:
-    value = begun.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else otherwise
+def _number(response: dict[str, Any], name: str, default: float) -> float:
+    value = response.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else default

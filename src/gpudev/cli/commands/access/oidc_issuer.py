@@ -1,6 +1,6 @@
-"""Requests to the OIDC issuer: its endpoints, and tokens for codes.
+"""Requests to the OIDC issuer: discovery and tokens.
 
-Nothing is believed that came another way than TLS (or from this machine), and no redirect is followed.
+Only TLS (or the loopback address) is accepted, and no redirect is followed.
 """
 
 import json
@@ -17,7 +17,7 @@ from gpudev.sdk.http.transport import HttpRequest, HttpResponse, HttpTransport
 
 
 class OidcClient(NamedTuple):
-    """Who we are to the issuer: the same for everybody who uses this API."""
+    """The OAuth client, the same for all users of this API."""
 
     issuer: str
     client_id: str
@@ -41,7 +41,7 @@ class OidcTokens(NamedTuple):
 
 
 class LoginRejected(CliError):
-    """The issuer said no, with one of the codes of OAuth."""
+    """The issuer rejected the login with an OAuth error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(ExitCode.AUTH, message, "Try again: `gpu-dev login`")
@@ -49,10 +49,10 @@ class LoginRejected(CliError):
 
 
 def discover(issuer: str) -> OidcEndpoints:
-    answer = _send_request(f"{check_address(issuer, 'itself').rstrip('/')}/.well-known/openid-configuration", None)
-    about = _object(answer) if answer.status == 200 else {}
+    response = _send_request(f"{check_address(issuer, 'itself').rstrip('/')}/.well-known/openid-configuration", None)
+    about = _object(response) if response.status == 200 else {}
     if about.get("issuer") != issuer:
-        raise _not_an_issuer(issuer, "it does not say who it is")
+        raise _not_an_issuer(issuer, "its discovery document names another issuer")
     return OidcEndpoints(
         authorization=check_address(about.get("authorization_endpoint"), "its login page"),
         token=check_address(about.get("token_endpoint"), "its tokens"),
@@ -63,25 +63,25 @@ def discover(issuer: str) -> OidcEndpoints:
 
 
 def ask_for_tokens(endpoint: str, client: OidcClient, fields: Mapping[str, str]) -> OidcTokens:
-    """Raises Refused with the issuer's own code."""
-    said = post(endpoint, {**client.form_fields(), **fields})
-    id_token, refresh_token = said.get("id_token"), said.get("refresh_token")
+    """Raises LoginRejected with the issuer's error code."""
+    reply = post(endpoint, {**client.form_fields(), **fields})
+    id_token, refresh_token = reply.get("id_token"), reply.get("refresh_token")
     if not isinstance(id_token, str):
-        raise _not_an_issuer(client.issuer, "it gave no ID token")
+        raise _not_an_issuer(client.issuer, "it returned no ID token")
     return OidcTokens(id_token, refresh_token if isinstance(refresh_token, str) else None)
 
 
 def post(endpoint: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Raises Refused with the issuer's own code."""
-    answer = _send_request(endpoint, urlencode(fields).encode())
-    said = _object(answer)
-    if answer.status == 200:
-        return said
-    code = said.get("error")
+    """Raises LoginRejected with the issuer's error code."""
+    response = _send_request(endpoint, urlencode(fields).encode())
+    reply = _object(response)
+    if response.status == 200:
+        return reply
+    code = reply.get("error")
     if not isinstance(code, str):
-        raise _not_an_issuer(endpoint, f"status {answer.status}")
-    why = said.get("error_description")
-    raise LoginRejected(code, f"the issuer refused the login ({why if isinstance(why, str) and why else code})")
+        raise _not_an_issuer(endpoint, f"status {response.status}")
+    why = reply.get("error_description")
+    raise LoginRejected(code, f"the issuer rejected the login ({why if isinstance(why, str) and why else code})")
 
 
 def check_address(address: object, what: str) -> str:
@@ -93,7 +93,7 @@ def check_address(address: object, what: str) -> str:
             host = ""
         if host and "@" not in parts.netloc and (parts.scheme == "https" or _is_local(parts.scheme, host)):
             return address
-    raise CliError(ExitCode.UNREACHABLE, f"the issuer names no safe address for {what}", "Ask the API's operator")
+    raise CliError(ExitCode.UNREACHABLE, f"the issuer gives no secure address for {what}", "Ask the API's operator")
 
 
 def _is_local(scheme: str, host: str) -> bool:
@@ -110,14 +110,14 @@ def _send_request(address: str, form: bytes | None) -> HttpResponse:
     return SyncDriver(transport).run(send_with_retries(request))
 
 
-def _object(answer: HttpResponse) -> dict[str, Any]:
+def _object(response: HttpResponse) -> dict[str, Any]:
     try:
-        said = json.loads(answer.body)
+        data = json.loads(response.body)
     except (ValueError, RecursionError):
-        said = None
-    return said if isinstance(said, dict) else {}
+        data = None
+    return data if isinstance(data, dict) else {}
 
 
 def _not_an_issuer(issuer: str, what: str) -> Unreachable:
-    message = f"{issuer} does not answer like an OpenID Connect issuer ({what})"
+    message = f"{issuer} does not respond like an OpenID Connect issuer ({what})"
     return Unreachable(message, sent=True, next_step="Ask the API's operator")

@@ -1,7 +1,7 @@
-"""OIDC login: from the issuer's tokens to an API key, interactive first, then by refresh token.
+"""OIDC login: exchanges the issuer's tokens for an API key, interactively first, then by refresh token.
 
-What is needed for later, the refresh token, lies beside the key in the owner-only file of credentials. It is only ever
-said to the issuer it came from, whatever the API says its issuer is by then.
+The refresh token is stored next to the key in the private credentials file. It is sent only to the issuer that it came
+from, even if the API names another issuer later.
 """
 
 import base64
@@ -26,9 +26,7 @@ METHOD = "oidc"
 
 def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) -> Credential:
     if not method.issuer or not method.client_id:
-        raise CliError(
-            ExitCode.UNREACHABLE, f"{session.address.url} does not say where one logs in", "Ask its operator"
-        )
+        raise CliError(ExitCode.UNREACHABLE, f"{session.address.url} names no OIDC issuer", "Ask its operator")
     client = OidcClient(method.issuer, method.client_id, method.client_secret, tuple(method.scopes or ("openid",)))
     endpoints = discover(client.issuer)
     by_device = options.by_device if options.by_device is not None else has_no_browser(session.env)
@@ -41,9 +39,9 @@ def log_in(session: LoginSession, method: LoginMethod, options: LoginOptions) ->
 
 
 def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str, str]) -> Credential:
-    """With the refresh token, if there is one."""
+    """With the stored refresh token."""
     path, api_url = paths.credentials_file(session.env), session.address.url
-    # Some issuers take each refresh token once: the next of our programs must find the one that came after it.
+    # Some issuers accept each refresh token once, so the next process must find its successor.
     with credentials.file_lock(path):
         stored = credentials.find_credential(path, api_url)
         login = stored.login if stored is not None else login
@@ -59,18 +57,18 @@ def _refresh(api_url: str, login: Mapping[str, str]) -> tuple[OidcClient, OidcTo
         case {"issuer": str(issuer), "client_id": str(client_id), "refresh_token": str(refresh_token)}:
             client = OidcClient(issuer, client_id, login.get("client_secret"))
         case _:
-            raise _key_ended(api_url)
+            raise _key_expired(api_url)
     fields = {"grant_type": "refresh_token", "refresh_token": refresh_token}
     try:
         return client, ask_for_tokens(discover(issuer).token, client, fields)
-    except LoginRejected as refused:
-        if refused.oauth_code == "invalid_grant":
-            raise _key_ended(api_url) from refused
+    except LoginRejected as rejected:
+        if rejected.oauth_code == "invalid_grant":
+            raise _key_expired(api_url) from rejected
         raise
 
 
 def has_no_browser(env: Mapping[str, str]) -> bool:
-    """Whoever came by ssh sits before another machine; without a display there is nothing to open."""
+    """An ssh session has its browser on another machine; without a display there is none."""
     if env.get("BROWSER"):
         return False
     if env.get("SSH_CONNECTION") or env.get("SSH_TTY"):
@@ -79,18 +77,18 @@ def has_no_browser(env: Mapping[str, str]) -> bool:
 
 
 def check_nonce(id_token: str, nonce: str) -> None:
-    """That the token answers this login. It came from the issuer itself; the API checks everything else about it."""
+    """Check that the token belongs to this login. The API checks everything else."""
     if _claims(id_token).get("nonce") != nonce:
-        raise CliError(ExitCode.AUTH, "the issuer's token answers another login than this one", "Try again")
+        raise CliError(ExitCode.AUTH, "the issuer's token belongs to another login", "Try again")
 
 
 def _claims(id_token: str) -> dict[str, Any]:
     try:
         payload = id_token.split(".")[1]
-        said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     except (IndexError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def _login_record(client: OidcClient, tokens: OidcTokens) -> dict[str, str]:
@@ -105,5 +103,5 @@ def _exchange_tokens(session: LoginSession, tokens: OidcTokens, nonce: str | Non
     return session.anonymous_api().fetch(access_endpoints.log_in_with_oidc(request)).value
 
 
-def _key_ended(api_url: str) -> CliError:
-    return CliError(ExitCode.AUTH, f"your key for {api_url} has ended", "Run `gpu-dev login`")
+def _key_expired(api_url: str) -> CliError:
+    return CliError(ExitCode.AUTH, f"your key for {api_url} has expired", "Run `gpu-dev login`")

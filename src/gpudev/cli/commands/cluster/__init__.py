@@ -1,1 +1,1 @@
-"""`gpu-dev avail`: free GPUs, and the plan of the coming hours."""
+"""`gpu-dev avail`: free GPUs, and the plan for the next hours."""

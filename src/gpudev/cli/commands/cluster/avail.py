@@ -18,10 +18,10 @@ _MOST_CLOSED = 5
 
 
 @click.command()
-@click.option("--plan", "with_plan", is_flag=True, help="The coming hours of every node, and when yours start.")
-@click.option("--hours", type=HOURS, help="How far the plan is shown.  [default: 12]")
+@click.option("--plan", "with_plan", is_flag=True, help="Show the plan of each node, and your planned starts.")
+@click.option("--hours", type=HOURS, help="Length of the plan.  [default: 12]")
 @click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="Only this GPU type.")
-@click.option("--all", "every", is_flag=True, help="Types that have no nodes, too; with --plan, every node.")
+@click.option("--all", "every", is_flag=True, help="Include types without nodes; with --plan, show every node.")
 @api_options
 def avail(
     *,
@@ -32,13 +32,13 @@ def avail(
     as_json: bool,
     api_url: str | None,
 ) -> None:
-    """Show which GPUs are free, and how long one would wait for those that are not.
+    """Show free GPUs, and the wait for the others.
 
-    EXPECTED and LATEST are the wait for one GPU asked for now: as people are used to leave, and if nobody leaves
-    before their end.
+    EXPECTED and LATEST are the wait for one GPU requested now: EXPECTED from past usage, LATEST if nobody leaves
+    early.
     """
     if hours is not None and not with_plan:
-        raise usage_error("--hours goes with --plan")
+        raise usage_error("--hours requires --plan")
     session = CommandSession(api_url)
     if with_plan:
         from gpudev.cli.commands.cluster.plan_view import show_plan
@@ -57,20 +57,20 @@ def _select_types(found: AvailabilityList, gpu_type: str | None) -> list[GpuAvai
     types = [one for one in found.gpu_types if gpu_type in (None, one.gpu_type)]
     if gpu_type is not None and not types:
         known = ", ".join(one.gpu_type for one in found.gpu_types)
-        step = f"There are {output.clean(known)}" if known else ""
-        raise CliError(ExitCode.NOT_FOUND, f"there is no GPU type {gpu_type!r} here", step)
+        step = f"Available types: {output.clean(known)}" if known else ""
+        raise CliError(ExitCode.NOT_FOUND, f"no GPU type {gpu_type!r}", step)
     return types
 
 
 def _keep_type_in_json(reply: ApiReply[AvailabilityList], gpu_type: str) -> bytes:
-    """The API's answer in the same form, less the other types."""
+    """The API's response without the other types."""
     types = json.loads(reply.raw)["gpu_types"]
     return json.dumps({"gpu_types": [one for one in types if one["gpu_type"] == gpu_type]}).encode()
 
 
 def _show(types: list[GpuAvailability]) -> None:
     if not types:
-        output.write_line("No GPU type has nodes right now; `gpu-dev avail --all` shows those that are known.")
+        output.write_line("No GPU type has nodes right now; `gpu-dev avail --all` shows all types.")
         return
     rows = [_row(one) for one in types]
     output.write_line(output.table(_HEADER, rows, ["green" if one.available_gpus else "yellow" for one in types]))
@@ -81,14 +81,14 @@ def _show(types: list[GpuAvailability]) -> None:
             )
         _show_closed(one)
     if any(one.max_per_node == 0 for one in types):
-        output.write_line("CPU types count user slots; reserve one with `--gpus 0`.")
+        output.write_line("CPU types count slots; reserve one with `--gpus 0`.")
 
 
 def _show_closed(one: GpuAvailability) -> None:
     for node in one.closed_nodes[:_MOST_CLOSED]:
         why = f": {output.clean(node.reason)}" if node.reason else ""
-        said = f"node {output.clean(node.name)} is closed for new work{why}"
-        output.write_line(output.indent_below_label(f"{output.clean(one.gpu_type)}: ", said, 4))
+        text = f"node {output.clean(node.name)} is closed for new work{why}"
+        output.write_line(output.indent_below_label(f"{output.clean(one.gpu_type)}: ", text, 4))
     if (more := len(one.closed_nodes) - _MOST_CLOSED) > 0:
         output.write_line(f"{output.clean(one.gpu_type)}: {more} more nodes are closed for new work")
 
@@ -103,7 +103,7 @@ def _row(one: GpuAvailability) -> tuple[str, ...]:
         str(one.max_reservable),
         str(one.queue_length),
         _format_wait(one.estimated_wait_minutes),
-        # A server of an earlier version knows one time only.
+        # An earlier server version sends only the expected wait.
         "-" if one.latest_wait_minutes is None else _format_wait(one.latest_wait_minutes),
         f"{what}{simulated}",
     )
@@ -111,5 +111,5 @@ def _row(one: GpuAvailability) -> tuple[str, ...]:
 
 def _format_wait(minutes: int | None) -> str:
     if minutes is None:
-        return "not known"
+        return "unknown"
     return "none" if minutes == 0 else formatting.format_duration(minutes * 60)

@@ -1,6 +1,6 @@
-"""The plan as a chart: a row per node, a column per time slot, a sign for how full it is.
+"""The plan as a chart: a row per node, a column per time slot, a sign for its usage.
 
-Pure: a plan and a width become lines. It does not know where they are shown.
+Pure: turns a plan and a width into lines.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,33 +11,31 @@ from typing import NamedTuple
 from gpudev.cli.prompts import is_cpu_type
 from gpudev.wire.queue import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
 
-# Time as columns: which stretch of the coming hours each column of a chart stands for, and the ruler above it.
-#
-# Columns begin at round times of the reader's clock, so that an hour on the ruler is an hour on the wall. Pure.
+# Time slots of the columns, and the ruler above them. Slots begin at round local times.
 
 
 _SLOT_MINUTES = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440)
 _LABEL_MINUTES = (5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440)
 _MINUTE = timedelta(minutes=1)
 _LABEL_COLUMNS = 7
-"""What '|14:00' needs to be told from its neighbour."""
+"""Width of '|14:00' with a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSlots:
     first: datetime
-    """Not after the plan's begin: the first column may have begun already."""
+    """At or before the plan's begin: the first slot may have begun already."""
     length: timedelta
     count: int
 
     def column_of(self, moment: datetime) -> int | None:
-        """None: it lies outside."""
+        """None: outside the chart."""
         index = (moment - self.first) // self.length
         return index if 0 <= index < self.count else None
 
 
 def choose_slots(begins: datetime, until: datetime, columns: int) -> TimeSlots:
-    """As fine as so many columns allow."""
+    """The shortest slots that fit into `columns`."""
     for minutes in _SLOT_MINUTES:
         slots = _slots_of_length(begins, until, minutes)
         if slots.count <= columns:
@@ -54,7 +52,7 @@ def _slots_of_length(begins: datetime, until: datetime, minutes: int) -> TimeSlo
 
 
 def peak_use(steps: Sequence[PlanStep], slots: TimeSlots) -> list[int]:
-    """The most that is in use at any time within each slot: what looks free is free."""
+    """The peak usage within each slot, so that a slot shown as free is free throughout."""
     found = []
     at, used = 0, 0
     for column in range(slots.count):
@@ -63,7 +61,7 @@ def peak_use(steps: Sequence[PlanStep], slots: TimeSlots) -> list[int]:
         peak = used
         while at < len(steps) and steps[at].at < ends:
             used = steps[at].used_gpus
-            # A step at the very beginning replaces what was before; one within adds to what was seen.
+            # A step at the slot's begin replaces the previous value; a later one counts towards the peak.
             peak = used if steps[at].at <= begins else max(peak, used)
             at += 1
         found.append(peak)
@@ -71,17 +69,17 @@ def peak_use(steps: Sequence[PlanStep], slots: TimeSlots) -> list[int]:
 
 
 def format_ruler(slots: TimeSlots) -> str:
-    """'|14:00  |15:00', each mark above the column where that time begins; midnight is named by its day."""
+    """'|14:00  |15:00', each mark above the column where that time begins; midnight shows the weekday."""
     step = next((m for m in _LABEL_MINUTES if timedelta(minutes=m) >= slots.length * _LABEL_COLUMNS), 1440)
     line, before = "", None
     for column in range(slots.count):
         local = (slots.first + slots.length * column).astimezone()
         minutes = local.hour * 60 + local.minute
-        stretch = (local.date(), minutes // step)
-        # Where the clock was changed, columns may begin at odd times from then on, and none at a round one any more.
+        interval = (local.date(), minutes // step)
+        # After a clock change, columns may begin at odd times, and none at a round one.
         is_odd = minutes % (slots.length // _MINUTE) > 0
-        is_mark = minutes % step == 0 or (is_odd and before not in (None, stretch))
-        before = stretch
+        is_mark = minutes % step == 0 or (is_odd and before not in (None, interval))
+        before = interval
         if not is_mark:
             continue
         label = f"|{local:%a}" if minutes < step else f"|{local:%H:%M}"
@@ -143,7 +141,7 @@ class PlanChart:
         return lines
 
     def _group(self, one: TypePlan, nodes: Sequence[PlanNode], labels: Mapping[str, str]) -> Iterator[_Row | str]:
-        """One type: its numbers, the nodes that are shown, and the others together."""
+        """One type: totals, the nodes shown, and a line for the others."""
         left_out = len(one.nodes) - len(nodes)
         yield self._heading(one)
         if left_out:
@@ -154,7 +152,7 @@ class PlanChart:
             yield f"  and {left_out:,} more nodes; --all shows them"
 
     def _shown(self, one: TypePlan) -> list[PlanNode]:
-        """Of many nodes: where one's own are to start, then the first."""
+        """Of many nodes: those with the user's own starts, then the first."""
         if len(one.nodes) <= _SHOWN_OF_MANY:
             return one.nodes
         by_interest = sorted(one.nodes, key=lambda node: not _own_starts_on(node, one))
@@ -169,7 +167,7 @@ class PlanChart:
         parts = [
             free if one.nodes else "no nodes",
             f"{closed:,} of {len(one.nodes):,} nodes closed" if closed else "",
-            f"{one.waiting_in_all:,} {'waits' if one.waiting_in_all == 1 else 'wait'}" if one.waiting_in_all else "",
+            f"{one.waiting_in_all:,} queued" if one.waiting_in_all else "",
         ]
         return f"{one.gpu_type}: {', '.join(part for part in parts if part)}"
 
@@ -194,7 +192,7 @@ class PlanChart:
 
 
 def _combine_nodes(one: TypePlan) -> PlanNode:
-    """All nodes that are open, as if they were one."""
+    """All open nodes as one."""
     open_nodes = [node for node in one.nodes if node.offers]
     changes = []
     for node in open_nodes:
@@ -226,7 +224,7 @@ def _format_load(node: PlanNode) -> str:
 
 
 def _labels(names: Sequence[str], width: int) -> dict[str, str]:
-    """What each node is called on the chart: without its domain where that tells nobody apart, and not too long."""
+    """Node labels: without the domain if that is unambiguous, and shortened."""
     hosts = [name.partition(".")[0] for name in names]
     shown = hosts if len(set(hosts)) == len(set(names)) else names
     most = max(6, min(_WIDEST_NAME, width // 3))
@@ -234,7 +232,7 @@ def _labels(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _shortened(label: str, most: int) -> str:
-    """Names of machines differ at their ends."""
+    """Cut in the middle: machine names differ at their ends."""
     if len(label) <= most:
         return label
     head = (most - 2) // 2

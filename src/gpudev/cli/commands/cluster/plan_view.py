@@ -1,4 +1,4 @@
-"""The plan as `avail --plan` shows it: the chart, and the caller's planned starts with reasons."""
+"""`avail --plan`: the chart, and the user's planned starts with reasons."""
 
 import sys
 
@@ -18,7 +18,7 @@ def show_plan(session: CommandSession, hours: float, gpu_type: str | None, *, ev
         reply = session.api.fetch(get_plan(hours, gpu_type))
     except NotFound as error:
         step = "`gpu-dev avail` shows what is free now"
-        raise NotFound("this server is of an earlier version and shows no plan", step) from error
+        raise NotFound("this server has an earlier version without a plan", step) from error
     if as_json:
         output.write_json(reply.raw)
         return
@@ -36,7 +36,7 @@ def show_plan(session: CommandSession, hours: float, gpu_type: str | None, *, ev
 
 
 def _choose_signs() -> ChartSigns:
-    """Blocks where they can be shown; whoever reads it elsewhere gets what every program can read."""
+    """Block characters if the terminal can show them, else ASCII."""
     if not output.stdout_is_terminal():
         return ASCII
     try:
@@ -54,8 +54,8 @@ def _show_own_starts(one: TypePlan, plan: ClusterPlan) -> None:
             output.indent_below_label(label, output.clean(_describe_start(start, one.gpu_type, plan)), _INDENT)
         )
     if not own and one.waiting_in_all > len(one.waiting):
-        waiting = f"{one.waiting_in_all:,} wait for {output.clean(one.gpu_type)}"
-        text = f"{waiting}, only the first {len(one.waiting):,} are in the plan here; `gpu-dev list` shows yours."
+        queued = f"{one.waiting_in_all:,} requests are queued for {output.clean(one.gpu_type)}"
+        text = f"{queued}; the plan shows only the first {len(one.waiting):,}. `gpu-dev list` shows yours."
         output.write_line(output.indent_below_label("", text, _INDENT))
 
 

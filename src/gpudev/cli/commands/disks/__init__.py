@@ -1,1 +1,1 @@
-"""`gpu-dev disk` and what it shows."""
+"""`gpu-dev disk`."""

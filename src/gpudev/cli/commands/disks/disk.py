@@ -1,4 +1,4 @@
-"""`gpu-dev disk`: commands that show disks. `disk_changes` has those that change them."""
+"""`gpu-dev disk`: commands that show disks. `disk_changes` has the commands that change them."""
 
 from datetime import datetime
 
@@ -17,12 +17,12 @@ _DISKS = ("NAME", "STATE", "SIZE", "LAST USED", "SNAPSHOTS", "NOW")
 _SNAPSHOTS = ("ID", "STATE", "TAKEN", "CONTENTS", "WHY")
 _MOST_ENTRIES = 10
 _MOST_LINES = 10
-_deleted_option = click.option("--deleted", is_flag=True, help="Those that were deleted and can be restored, too.")
+_deleted_option = click.option("--deleted", is_flag=True, help="Include deleted disks that can be restored.")
 
 
 @click.group()
 def disk() -> None:
-    """Your disks: /home/dev on one is there again next time.
+    """Manage your disks. A disk keeps /home/dev between reservations.
 
     \b
     gpu-dev disk create data --size 200
@@ -31,8 +31,8 @@ def disk() -> None:
     """
 
 
-for act in disk_changes.COMMANDS:
-    disk.add_command(act)
+for change in disk_changes.COMMANDS:
+    disk.add_command(change)
 
 
 @disk.command("list")
@@ -47,7 +47,7 @@ def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
     disks = reply.value.disks
     if not disks:
         output.write_line(
-            "You have no disks; `gpu-dev disk create NAME` makes one, and so does `gpu-dev reserve --disk NAME`."
+            "You have no disks; create one with `gpu-dev disk create NAME` or `gpu-dev reserve --disk NAME`."
         )
         return
     now = formatting.utc_now()
@@ -70,7 +70,7 @@ def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
 @_deleted_option
 @api_options
 def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
-    """Show one disk in full: its history, its snapshots and what was last on it."""
+    """Show one disk in full: history, snapshots and last known contents."""
     reply = fetch_disk_call(CommandSession(api_url).api, disk_endpoints.get_disk(name, deleted=deleted))
     if as_json:
         output.write_json(reply.raw)
@@ -82,7 +82,7 @@ def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
         output.write_line(f"\nContents ({disk_formatting.describe_as_of(found.contents, now)}):")
         _write_contents(found.contents, now, _MOST_ENTRIES)
     elif found.snapshots:
-        output.write_line("\nContents: not known.")
+        output.write_line("\nContents: unknown.")
     if found.snapshots:
         output.write_line("\nSnapshots:")
         _write_snapshots(found.snapshots, now)
@@ -98,23 +98,23 @@ def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
 @_deleted_option
 @api_options
 def snapshots(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
-    """Show a disk's snapshots, the newest first."""
+    """Show the snapshots of a disk, newest first."""
     reply = fetch_disk_call(CommandSession(api_url).api, disk_endpoints.list_snapshots(name, deleted=deleted))
     if as_json:
         output.write_json(reply.raw)
     elif reply.value.snapshots:
         _write_snapshots(reply.value.snapshots, formatting.utc_now())
     else:
-        output.write_line(f"No snapshots of {name} yet; one is taken at the end of each reservation.")
+        output.write_line(f"{name} has no snapshots yet; one is taken at the end of each reservation.")
 
 
 @disk.command("contents")
 @click.argument("name", type=DISK)
-@click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Of this snapshot instead of the last.")
+@click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Show this snapshot instead of the last one.")
 @_deleted_option
 @api_options
 def contents(name: str, snapshot_id: str | None, deleted: bool, as_json: bool, api_url: str | None) -> None:
-    """List what was on a disk when its snapshot was taken: what is nearest to the top, and totals."""
+    """List the contents of a disk at its last snapshot: the top-level entries, and totals."""
     reply = fetch_disk_call(
         CommandSession(api_url).api, disk_endpoints.get_contents(name, snapshot_id, deleted=deleted)
     )
@@ -134,15 +134,15 @@ def _facts(found: DiskDetails, now: datetime) -> list[tuple[str, str]]:
         ("Now", disk_formatting.disk_situation(found, now)),
         (
             "Size",
-            disk_formatting.size_in_gigabytes(found.size_gb) if found.size_gb is not None else "given at the first use",
+            disk_formatting.size_in_gigabytes(found.size_gb) if found.size_gb is not None else "set at first use",
         ),
         ("Created", formatting.local_time(found.created_at, now)),
         ("Last used", disk_formatting.time_or_never(found.last_used, now)),
         ("Deleted", disk_formatting.time_or_never(found.deleted_at, now) if found.is_deleted else ""),
-        ("Kept on", ", ".join(part for part in (found.volume_id, found.zone) if part)),
+        ("Volume", ", ".join(part for part in (found.volume_id, found.zone) if part)),
     ]
     if operation is not None and found.in_use and operation.state in ("waiting", "running"):
-        facts.append(("Under way", disk_formatting.operation_progress(operation)))
+        facts.append(("In progress", disk_formatting.operation_progress(operation)))
     return [(label, text) for label, text in facts if text]
 
 
@@ -173,7 +173,7 @@ def _write_contents(found: ContentsView, now: datetime, most: int) -> None:
     folders = f"{found.folders} folder{'' if found.folders == 1 else 's'}"
     total = f"{disk_formatting.file_count(found.files)}, {folders}, {disk_formatting.data_size(found.size_bytes)}"
     if not found.is_counted:
-        output.write_line(f"  {total} or more: there was no time to look at everything")
+        output.write_line(f"  {total} or more: the listing was stopped at its time limit")
         return
     more = "" if most >= len(found.entries) and found.is_complete else " in all"
     output.write_line(f"  {total}{more}")

@@ -18,7 +18,7 @@ def size_in_gigabytes(size_gb: int | None) -> str:
 
 
 def data_size(size_bytes: int) -> str:
-    """'3.2 GB': two or three digits say enough."""
+    """'3.2 GB': two or three digits."""
     size = float(size_bytes)
     for unit in _UNITS:
         if size < 999.5 or unit == _UNITS[-1]:
@@ -32,7 +32,7 @@ def time_or_never(time: datetime | None, now: datetime) -> str:
 
 
 def disk_situation(disk: DiskView, now: datetime) -> str:
-    """What matters about it at this moment, in one line."""
+    """The current situation in one line."""
     operation = disk.operation
     if disk.is_deleted:
         until = disk.restorable_until
@@ -40,13 +40,13 @@ def disk_situation(disk: DiskView, now: datetime) -> str:
             f"id {short_id(disk.disk_id)}, {f'restorable until {local_time(until, now)}' if until else 'being removed'}"
         )
     if disk.reservation_id is not None:
-        return f"reservation {short_id(disk.reservation_id)} has it"
+        return f"in use by reservation {short_id(disk.reservation_id)}"
     if operation is not None and operation.state in ("waiting", "running"):
         return operation_progress(operation)
     if operation is not None and operation.state == "failed":
         kind = operation.kind.replace("_", " ")
-        what = "it could not be made" if disk.state == "failed" else f"the last {kind} failed"
-        return f"{what}: {operation.error or 'no reason was given'}"
+        what = "creation failed" if disk.state == "failed" else f"the last {kind} failed"
+        return f"{what}: {operation.error or 'unknown reason'}"
     return ""
 
 
@@ -56,8 +56,8 @@ def operation_progress(operation: OperationView) -> str:
 
 
 def describe_as_of(contents: ContentsView, now: datetime) -> str:
-    """When it was so, and whether it may have changed since."""
-    later = "" if contents.is_latest else "; what was on it later is not known"
+    """The time of the listing, and whether later contents are unknown."""
+    later = "" if contents.is_latest else "; later contents are unknown"
     return f"{time_or_never(contents.as_of, now)}{later}"
 
 

@@ -1,4 +1,4 @@
-"""Disk requests of the commands, with errors that name the next step."""
+"""Disk requests of the commands: errors with next steps, and progress of operations."""
 
 import gc
 import sys
@@ -9,7 +9,7 @@ from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandApi, CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk.errors import NotFound, Unreachable
-from gpudev.sdk.http.disk_endpoints import wait_for_operation as wait
+from gpudev.sdk.http.disk_endpoints import wait_for_operation
 from gpudev.sdk.http.endpoints import ApiCall, ApiReply
 from gpudev.sdk.http.event_stream import read_patience
 from gpudev.wire.disks import OperationView
@@ -28,24 +28,24 @@ def fetch_disk_call(api: CommandApi, call: ApiCall[_T]) -> ApiReply[_T]:
     except Unreachable as error:
         if not error.sent or call.method == "GET":
             raise
-        step = "It may have been heard all the same; `gpu-dev disk list` shows how your disks are"
+        step = "The request may have been accepted; `gpu-dev disk list` shows your disks"
         raise error.with_next_step(step) from error
 
 
-# Progress of an operation: one line redrawn on a terminal, a line per step elsewhere, nothing for programs.
+# Progress of an operation: one line redrawn on a terminal, one line per step in logs, nothing for `--json`.
 
 
 _DRAW_AFTER_SECONDS = 0.3
-"""What is done sooner than this is not announced."""
+"""A shorter operation shows no progress."""
 
 
 def wait_with_progress(
-    session: CommandSession, first: ApiReply[OperationView], what: str, *, quiet: bool
+    session: CommandSession, first: ApiReply[OperationView], title: str, *, quiet: bool
 ) -> ApiReply[OperationView]:
-    """`what` is said before each step, such as "Cloning data". Ctrl-C stops the waiting, never the operation."""
-    progress = _Progress(what, quiet=quiet)
+    """`title` precedes each step, e.g. "Cloning data". Ctrl-C stops the wait, not the operation."""
+    progress = _Progress(title, quiet=quiet)
     try:
-        waiting = wait(
+        waiting = wait_for_operation(
             session.api.client,
             first,
             patience=read_patience(session.env),
@@ -56,15 +56,15 @@ def wait_with_progress(
         return session.api.run(waiting)
     except KeyboardInterrupt:
         name = first.value.disk_name
-        step = f"`gpu-dev disk show {name}` shows how far it is"
-        raise CliError(ExitCode.INTERRUPTED, "stopped waiting; what was asked for goes on", step) from None
+        step = f"`gpu-dev disk show {name}` shows its progress"
+        raise CliError(ExitCode.INTERRUPTED, "stopped waiting; the operation continues", step) from None
     finally:
         progress.close()
 
 
 class _Progress:
-    def __init__(self, what: str, *, quiet: bool) -> None:
-        self._what = what
+    def __init__(self, title: str, *, quiet: bool) -> None:
+        self._title = title
         self._quiet = quiet
         self._in_place = output.stdout_is_terminal()
         self._since = time.monotonic()
@@ -72,11 +72,11 @@ class _Progress:
         self._drawn = False
 
     def show(self, operation: OperationView) -> None:
-        trouble = f" (trying again: {operation.error})" if operation.error else ""
+        trouble = f" (retrying: {operation.error})" if operation.error else ""
         self._show_text(f"{operation.step}{trouble}")
 
     def show_trouble(self, why: str) -> None:
-        self._show_text(f"trying again: {why}")
+        self._show_text(f"retrying: {why}")
 
     def close(self) -> None:
         if self._drawn:
@@ -88,11 +88,11 @@ class _Progress:
         if self._quiet or waited < _DRAW_AFTER_SECONDS:
             return
         if self._in_place:
-            line = output.clean(f"{self._what}: {text} ({formatting.format_clock(waited)})")
+            line = output.clean(f"{self._title}: {text} ({formatting.format_clock(waited)})")
             sys.stdout.write("\r\x1b[K" + output.paint(output.cut(line, max(20, output.terminal_columns() - 1)), "dim"))
             sys.stdout.flush()
             self._drawn = True
         elif text != self._last_text:
-            output.write_line(output.clean(f"{self._what}: {text}"))
+            output.write_line(output.clean(f"{self._title}: {text}"))
             sys.stdout.flush()
         self._last_text = text

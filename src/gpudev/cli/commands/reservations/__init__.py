@@ -1,1 +1,1 @@
-"""Commands that make, show and end reservations."""
+"""Commands that create, show and end reservations."""

@@ -19,26 +19,26 @@ _MAX_JOBS = 10_000
 
 @click.command()
 @click.argument("job_ids", metavar="[ID]...", type=ID, nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All of yours that wait or run.")
+@click.option("--all", "every", is_flag=True, help="All your live reservations.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @api_options
 def cancel(job_ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, api_url: str | None) -> None:
-    """End reservations. What runs on them ends; disks stay. With --json, one answer per line."""
+    """Cancel reservations. Their processes end; disks are kept. With --json, prints one response per line."""
     if bool(job_ids) is every:
-        raise usage_error("say which reservations: ids, or --all", "`gpu-dev list` shows them")
+        raise usage_error("give reservation ids, or --all", "`gpu-dev list` shows them")
     session = CommandSession(api_url)
-    asking = not yes and not as_json and output.can_ask()
-    if every and not yes and not asking:
-        raise usage_error("--all wants --yes where nobody can be asked")
-    wanted = _list_live_jobs(session) if every else []
-    if asking and not every:
-        wanted = [session.api.fetch(get_job(job_id)).value for job_id in dict.fromkeys(job_ids)]
-    ids = [job.reservation_id for job in wanted] or list(dict.fromkeys(job_ids))
+    may_ask = not yes and not as_json and output.can_ask()
+    if every and not yes and not may_ask:
+        raise usage_error("--all requires --yes without a terminal")
+    jobs = _list_live_jobs(session) if every else []
+    if may_ask and not every:
+        jobs = [session.api.fetch(get_job(job_id)).value for job_id in dict.fromkeys(job_ids)]
+    ids = [job.reservation_id for job in jobs] or list(dict.fromkeys(job_ids))
     if not ids:
         if not as_json:
             output.write_line("You have no live reservations.")
         return
-    if asking and not _confirmed(wanted):
+    if may_ask and not _confirmed(jobs):
         output.write_line("Nothing was cancelled.")
         return
     _cancel_each(session, ids, as_json=as_json)
@@ -51,17 +51,17 @@ def _list_live_jobs(session: CommandSession) -> list[JobView]:
 def _confirmed(jobs: list[JobView]) -> bool:
     now = formatting.utc_now()
     for job in jobs:
-        now_is = formatting.describe_situation(job, now)
+        situation = formatting.describe_situation(job, now)
         label = f"  {formatting.short_id(job.reservation_id)}  {formatting.hardware(job)}  {job.status}  "
-        output.write_line(output.indent_below_label(output.clean(label), output.clean(now_is), 12))
+        output.write_line(output.indent_below_label(output.clean(label), output.clean(situation), 12))
     running = any(job.status == Status.ACTIVE for job in jobs)
     what = "this reservation" if len(jobs) == 1 else f"these {len(jobs)} reservations"
-    warning = ", and everything that runs there" if running else ""
-    return click.confirm(f"End {what}{warning}?")
+    warning = " and everything that runs there" if running else ""
+    return click.confirm(f"Cancel {what}{warning}?")
 
 
 def _cancel_each(session: CommandSession, ids: list[str], *, as_json: bool) -> None:
-    """Every one of them, whatever becomes of the others; the first failure is how the command ends."""
+    """Cancel all, whatever fails; the first failure decides the exit code."""
     failures: list[ClientError] = []
     for job_id in ids:
         try:

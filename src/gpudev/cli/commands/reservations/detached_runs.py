@@ -9,7 +9,7 @@ from gpudev.sdk.remote import openssh
 
 
 def record_detached_run(env: Mapping[str, str], reservation_id: str) -> None:
-    """Only ever a convenience: what goes wrong with it stops nobody."""
+    """A convenience: errors are ignored."""
     with suppress(OSError):
         folder = _runs_folder(env)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

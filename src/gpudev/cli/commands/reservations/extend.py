@@ -14,16 +14,16 @@ from gpudev.wire.reservations import ExtendRequest
 
 @click.command()
 @click.argument("job_id", metavar="ID", type=ID)
-@click.option("--hours", type=HOURS, required=True, help="Hours to add to its present end.")
+@click.option("--hours", type=HOURS, required=True, help="Hours to add.")
 @api_options
 def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> None:
-    """Stay longer: add hours to the end of an active reservation."""
+    """Extend an active reservation."""
     try:
         session = CommandSession(api_url)
         reply = session.api.fetch(extend_job(job_id, ExtendRequest(extension_hours=hours)))
     except Unreachable as error:
         if error.sent:
-            step = f"Whether it was extended is not known: `gpu-dev status {formatting.short_id(job_id)}` shows it"
+            step = f"It may have been extended; `gpu-dev status {formatting.short_id(job_id)}` shows it"
             raise CliError(ExitCode.UNREACHABLE, error.message, step) from error
         raise
     if ssh_config.own_config_file(session.env).exists():

@@ -1,4 +1,4 @@
-"""Formatting of a reservation's history."""
+"""Reading and formatting of a reservation's history."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from gpudev.wire.reservations import JobEvent, JobView
 
 
 def read_history(session: CommandSession, job: JobView) -> list[JobEvent]:
-    """What happened until now."""
+    """The events until now."""
     return session.api.run(event_stream.read_history(session.api.client, job))
 
 
 def follow_history(session: CommandSession, job: JobView) -> Iterator[JobEvent]:
-    """What happened, and what happens until the reservation has ended. A stream that is cut is taken up again."""
+    """All events until the reservation has ended. A broken stream is reconnected."""
     history = event_stream.JobHistory(session.api.client, job, follow=True, patience=read_patience())
     try:
         while (event := session.api.run(history.next())) is not None:
@@ -26,6 +26,6 @@ def follow_history(session: CommandSession, job: JobView) -> Iterator[JobEvent]:
 
 def format_event(event: JobEvent) -> str:
     label = f"{formatting.local_time(event.at, formatting.utc_now())}  {output.clean(event.kind):<10}  "
-    first, *others = event.message.split("\n")  # log lines may follow, to be shown as they were
+    first, *others = event.message.split("\n")  # log lines may follow; they are not wrapped
     quoted = (" " * len(label) + output.clean(line) for line in others)
     return "\n".join((output.indent_below_label(label, output.clean(first), len(label)), *quoted))

@@ -12,31 +12,31 @@ _HEADER = ("ID", "STATUS", "GPUS", "TYPE", "NAME", "CREATED", "NOW")
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Those that have ended, too.")
+@click.option("--all", "every", is_flag=True, help="Include reservations that have ended.")
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice([status.value for status in Status]),
-    help="Only these; may be given again.",
+    help="Only this status; repeat for more.",
 )
 @click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="Only this GPU type.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number.")
 @api_options
 def list_jobs(
     *, every: bool, statuses: tuple[str, ...], gpu_type: str | None, limit: int, as_json: bool, api_url: str | None
 ) -> None:
-    """Show your reservations, the newest first: those that wait or run, or all of them."""
-    wanted = statuses or (() if every else sorted(LIVE))
-    query = {"status": list(wanted)} | ({"gpu_type": gpu_type} if gpu_type else {})
+    """Show your live reservations, newest first."""
+    selected = statuses or (() if every else sorted(LIVE))
+    query = {"status": list(selected)} | ({"gpu_type": gpu_type} if gpu_type else {})
     reply = list_pages(CommandSession(api_url).api, query, limit)
     if as_json:
         output.write_json(reply.raw)
         return
     jobs = reply.value.jobs
     if not jobs:
-        kind = "such" if statuses or gpu_type else "live" if not every else ""
-        output.write_line(f"You have no {kind} reservations".replace("  ", " ") + "; `gpu-dev reserve` makes one.")
+        kind = "matching" if statuses or gpu_type else "live" if not every else ""
+        output.write_line(f"You have no {kind} reservations".replace("  ", " ") + "; `gpu-dev reserve` creates one.")
         return
     now = formatting.utc_now()
     rows = [
@@ -51,11 +51,11 @@ def list_jobs(
         )
         for job in jobs
     ]
-    near = [formatting.expiry_warning(job, now) for job in jobs]
-    colours = ["yellow" if end else formatting.colour_of(job.status) for job, end in zip(jobs, near, strict=True)]
+    warnings = [formatting.expiry_warning(job, now) for job in jobs]
+    colours = ["yellow" if end else formatting.colour_of(job.status) for job, end in zip(jobs, warnings, strict=True)]
     output.write_line(output.table(_HEADER, rows, colours, unabridged=True))
-    for job, end in zip(jobs, near, strict=True):
+    for job, end in zip(jobs, warnings, strict=True):
         if end:
             output.write_line(output.paint(output.clean(f"{formatting.short_id(job.reservation_id)} {end}"), "yellow"))
     if reply.value.next_cursor is not None:
-        output.write_line(f"There are more than these {len(jobs)}; `--limit` shows them.")
+        output.write_line(f"Only the first {len(jobs)} are shown; `--limit` shows more.")

@@ -20,18 +20,18 @@ from gpudev.wire.reservations import JobView
 
 @click.command()
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
-@click.option("--follow", "-f", is_flag=True, help="Go on until it has ended.")
-@click.option("--output", "only_output", is_flag=True, help="Only what a `gpu-dev run --detach` has written.")
-@click.option("--json", "as_json", is_flag=True, help="Print each line of its history as JSON.")
-@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+@click.option("--follow", "-f", is_flag=True, help="Follow until it has ended.")
+@click.option("--output", "only_output", is_flag=True, help="Only the output of `gpu-dev run --detach`.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event of the history as JSON.")
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
 def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, api_url: str | None) -> None:
-    """Show what happened to a reservation: waiting, each step of its start, warnings, its end.
+    """Show the history of a reservation: queue, start-up steps, warnings, end.
 
-    Below it is what a command of `gpu-dev run --detach` has written; with --follow, until that has ended, and with its
-    exit code. All of it is there as long as the dev server is; when that has ended with the command, the exit code and
-    the last lines are in the history.
+    For a reservation of `gpu-dev run --detach`, the output of the command follows; with --follow, until the command
+    ends, with its exit code. The output is available while the dev server exists. After that, the history has the
+    exit code and the last lines.
 
-    ID may be shortened, or left out when there is only one.
+    ID may be shortened, or omitted if you have only one reservation.
     """
     if only_output and as_json:
         raise usage_error("give --output or --json, not both")
@@ -41,8 +41,8 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
     if only_output and job.status != Status.ACTIVE:
         raise CliError(
             ExitCode.REJECTED,
-            f"the reservation is {job.status}; output is there while a dev server is",
-            "The last lines of a command that has ended are in `gpu-dev logs`, without --output",
+            f"the reservation is {job.status}; output is available only while it is active",
+            "`gpu-dev logs` without --output shows the last lines of a command that has ended",
         )
     if not only_output:
         _write_history(session, job, follow=follow and not shows_output, as_json=as_json)
@@ -58,9 +58,9 @@ def _write_history(session: CommandSession, job: JobView, *, follow: bool, as_js
 
 
 def _show_output(session: CommandSession, job: JobView, *, follow: bool) -> None:
-    way = choose_route(session, job, direct=False, proxy=False)
+    route = choose_route(session, job, direct=False, proxy=False)
     more = ["-T", "-n", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
     command = remote_commands.output_command(follow=follow)
     openssh.replace_process(
-        openssh.command_line(openssh.find_program(), job, command, session.env, tty=False, proxy=way, more=more)
+        openssh.command_line(openssh.find_program(), job, command, session.env, tty=False, proxy=route, more=more)
     )

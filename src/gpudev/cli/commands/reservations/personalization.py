@@ -18,14 +18,12 @@ from gpudev.domain.reservations.personalization import (
 )
 from gpudev.sdk.errors import LocalError, UsageError
 
-# What a person brings to a new dev server: variables from files and options, dotfiles, a start-up script.
-#
-# It gathers and checks before anything is sent. No sentence here holds a value: whoever reads a terminal or a log over
-# somebody's shoulder sees names only.
+# Collects and checks variables, dotfiles and the start-up script before anything is sent. Messages contain names and
+# never values, which may be secret.
 
 
 NONE = "none"
-"""As a repository or a file: none this time, whatever the settings say."""
+"""As a repository or a file: ignore the preference this time."""
 _VARIABLE_LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=", re.ASCII)
 _SINGLE = re.compile(r"'([^']*)'[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t]*(?:#[^\n]*)?(?:\n|\Z)', re.DOTALL)
@@ -40,7 +38,7 @@ def collect_personalization(
     startup_script: Path | None = None,
     environ: Mapping[str, str],
 ) -> Personalization:
-    """Later files win over earlier ones, and `variables` (NAME=VALUE, or NAME as it is in `environ`) over all files.
+    """Later files override earlier ones; `variables` (NAME=VALUE, or NAME to copy from `environ`) override all files.
     Raises UsageError or LocalError."""
     environment: dict[str, str] = {}
     for path in env_files:
@@ -54,9 +52,8 @@ def collect_personalization(
 
 
 def parse_env_file(text: str, name: str) -> dict[str, str]:
-    """NAME=VALUE lines; empty ones and those that begin with # say nothing. A value in quotes may have several lines:
-    in single ones it stands to the letter, in double ones \\n, \\t, \\" and \\\\ are one letter each. Nothing is ever
-    filled in for $NAME."""
+    """Parse NAME=VALUE lines. Ignores empty lines and lines that begin with #. A quoted value may span several lines:
+    single quotes are literal; double quotes interpret \\n, \\t, \\" and \\\\. $NAME is never expanded."""
     text = text.replace("\r\n", "\n")
     found: dict[str, str] = {}
     position = 0
@@ -66,20 +63,20 @@ def parse_env_file(text: str, name: str) -> dict[str, str]:
         if not line or line.startswith("#"):
             position = end + 1
             continue
-        begins = _VARIABLE_LINE.match(text, position)
-        if begins is None:
-            raise UsageError(f"{name}, line {_line_number(text, position)}: this is no NAME=VALUE")
-        found[begins[1]], position = _parse_value(text, begins.end(), name)
+        match = _VARIABLE_LINE.match(text, position)
+        if match is None:
+            raise UsageError(f"{name}, line {_line_number(text, position)}: expected NAME=VALUE")
+        found[match[1]], position = _parse_value(text, match.end(), name)
     return found
 
 
 def _parse_value(text: str, start: int, name: str) -> tuple[str, int]:
-    """The value that begins there, and where the next line does."""
+    """The value at this position, and the position of the next line."""
     first = text[start : start + 1]
     if first and first in "'\"":
         quoted = (_SINGLE if first == "'" else _DOUBLE).match(text, start)
         if quoted is None:
-            raise UsageError(f"{name}, line {_line_number(text, start)}: the quotes of this value do not end")
+            raise UsageError(f"{name}, line {_line_number(text, start)}: missing closing quote")
         value = quoted[1] if first == "'" else re.sub(r"\\(.)", _unescaped, quoted[1], flags=re.DOTALL)
         return value, quoted.end()
     end = _end_of_line(text, start)
@@ -94,14 +91,14 @@ def _unescaped(found: "re.Match[str]") -> str:
 def _given_variables(variables: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     given = {}
     for one in variables:
-        name, is_said, value = one.partition("=")
+        name, has_value, value = one.partition("=")
         try:
             check_variable(name)
         except Invalid as error:
             raise UsageError(error.message) from error
-        if not is_said and name not in environ:
-            raise UsageError(f"{name} is not set here", f"Set it, or give its value: --env {name}=VALUE")
-        given[name] = value if is_said else environ[name]
+        if not has_value and name not in environ:
+            raise UsageError(f"{name} is not set in this environment", f"Set it, or give its value: --env {name}=VALUE")
+        given[name] = value if has_value else environ[name]
     return given
 
 
@@ -112,7 +109,7 @@ def _read_text(path: Path, most: int) -> str:
     except OSError as error:
         raise LocalError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > most:
-        raise LocalError(f"{path} is longer than {most // 1024} KiB")
+        raise LocalError(f"{path} is larger than {most // 1024} KiB")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -132,25 +129,27 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def personalization_options(function: _F) -> _F:
-    """For every command that starts dev servers; `chosen` takes them."""
+    """Options of every command that starts dev servers, for `choose_personalization`."""
     for option in (
         click.option(
-            "--startup-script", metavar="FILE", help="Run this there when it is ready; 'none' for none this time."
+            "--startup-script",
+            metavar="FILE",
+            help="Script to run when the dev server is ready; 'none' for none this time.",
         ),
-        click.option("--dotfiles", metavar="URL", help="Your dotfiles' git repository; 'none' for none this time."),
+        click.option("--dotfiles", metavar="URL", help="Git repository of your dotfiles; 'none' for none this time."),
         click.option(
             "--env-file",
             "env_files",
             metavar="FILE",
             multiple=True,
-            help="Variables for it, NAME=VALUE lines; may be given again; 'none' for none of the settings'.",
+            help="File of NAME=VALUE lines; repeat for more; 'none' ignores the one in your settings.",
         ),
         click.option(
             "--env",
             "variables",
             metavar="NAME[=VALUE]",
             multiple=True,
-            help="A variable for it, or one you have here; may be given again.",
+            help="Environment variable; without VALUE, copied from here. Repeat for more.",
         ),
     ):
         function = option(function)
@@ -165,15 +164,15 @@ def choose_personalization(
     dotfiles: str | None = None,
     startup_script: str | None = None,
 ) -> Personalization:
-    usual = session.preferences
-    files = [usual.env_file, *env_files]
+    preferences = session.preferences
+    files = [preferences.env_file, *env_files]
     if NONE in env_files:
         files = list(env_files)
-    script = startup_script or usual.startup_script
+    script = startup_script or preferences.startup_script
     return collect_personalization(
         env_files=[Path(name) for name in files if name is not None and name != NONE],
         variables=variables,
-        dotfiles=_unless_none(dotfiles or usual.dotfiles),
+        dotfiles=_unless_none(dotfiles or preferences.dotfiles),
         startup_script=None if _unless_none(script) is None else Path(str(script)),
         environ=session.env,
     )

@@ -10,16 +10,16 @@ from gpudev.sdk.http.endpoints import prioritise_job
 from gpudev.wire.reservations import PriorityRequest
 
 
-# A number below zero looks like an option to the parser.
+# The parser takes a negative number for an option.
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("job_id", metavar="ID", type=ID)
 @click.argument("number", metavar="N", type=click.IntRange(-100, 100))
 @api_options
 def priority(job_id: str, number: int, as_json: bool, api_url: str | None) -> None:
-    """Let one who waits go before others, or after them. For operators.
+    """Set the priority of a queued reservation. For operators.
 
-    N is from -100 to 100; 0 is usual, and a higher one goes first whoever came first. Those who then start later than
-    they were promised are told why.
+    N is from -100 to 100, by default 0. Higher priorities start first, whatever the order of submission. Users whose
+    guaranteed start becomes later are notified of the reason.
 
     \b
     gpu-dev priority 3f2a9c1e 10

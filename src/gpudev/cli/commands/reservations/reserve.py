@@ -10,8 +10,7 @@ import click
 from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
-from gpudev.cli.commands.reservations.personalization import choose_personalization as chosen_setup
-from gpudev.cli.commands.reservations.personalization import personalization_options
+from gpudev.cli.commands.reservations.personalization import choose_personalization, personalization_options
 from gpudev.cli.commands.reservations.signals import signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.exit_codes import CliError, ExitCode
@@ -22,27 +21,29 @@ from gpudev.sdk.preferences import Preferences
 from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
 from gpudev.wire.reservations import JobView, SubmitRequest
 
-# Asking for a reservation: the options of every command that does, and the request they make.
+# Options of every command that submits a reservation, and the request built from them.
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def reservation_options(function: _F) -> _F:
-    """`request_from` takes them."""
+    """For `build_request`."""
     function = personalization_options(function)
     for option in (
         click.option(
-            "--max-wait", type=DURATION, help="Cancel it if it has not started after this long, such as 90m or 2h."
+            "--max-wait", type=DURATION, help="Cancel it if it has not started after this time, e.g. 90m or 2h."
         ),
-        click.option("--key", "key_file", type=click.Path(path_type=Path), help="File of public keys that may log in."),
-        click.option("--github-user", type=TEXT, help="Whose published GitHub keys may log in."),
+        click.option(
+            "--key", "key_file", type=click.Path(path_type=Path), help="File with public keys that may log in."
+        ),
+        click.option("--github-user", type=TEXT, help="GitHub user whose public keys may log in."),
         click.option("--image", type=TEXT, help="Container image."),
-        click.option("--disk", type=DISK, help="Your disk that becomes /home/dev; 'none' for scratch space."),
-        click.option("--name", type=TEXT, help="A name for yourself."),
-        click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="GPU type, such as a100."),
-        click.option("--hours", type=HOURS, help="For how long, from when the dev server is ready."),
-        click.option("--gpus", type=click.IntRange(min=0), help="How many GPUs; 0 for a CPU type.  [default: 1]"),
+        click.option("--disk", type=DISK, help="Disk to mount as /home/dev; 'none' for scratch space."),
+        click.option("--name", type=TEXT, help="Name of the reservation."),
+        click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="GPU type, e.g. a100."),
+        click.option("--hours", type=HOURS, help="Duration, counted from when the dev server is ready."),
+        click.option("--gpus", type=click.IntRange(min=0), help="Number of GPUs; 0 for a CPU type.  [default: 1]"),
     ):
         function = option(function)
     return function
@@ -60,18 +61,18 @@ def build_request(
     github_user: str | None,
     key_file: Path | None,
     max_wait: float | None,
-    **brought: Any,
+    **personalization: Any,
 ) -> SubmitRequest:
-    """From what was said by `reservation_options`, and the person's settings."""
-    chosen = session.preferences
-    setup = chosen_setup(session, **brought)
-    wanted_type = gpu_type or _default_type(chosen, gpus)
+    """From the options of `reservation_options` and the preferences."""
+    preferences = session.preferences
+    setup = choose_personalization(session, **personalization)
+    chosen_type = gpu_type or _default_type(preferences, gpus)
     options = ReserveOptions(
-        gpus=gpus if gpus is not None else _default_count(wanted_type),
-        gpu_type=wanted_type,
-        hours=hours if hours is not None else chosen.default_hours,
+        gpus=gpus if gpus is not None else _default_count(chosen_type),
+        gpu_type=chosen_type,
+        hours=hours if hours is not None else preferences.default_hours,
         name=name,
-        disk=disk or chosen.default_disk,
+        disk=disk or preferences.default_disk,
         image=image,
         github_user=github_user,
         key_file=key_file,
@@ -83,12 +84,12 @@ def build_request(
     return request_from_options(session, options)
 
 
-def _default_type(chosen: Preferences, gpus: int | None) -> str | None:
-    """The person's usual type, unless the number of GPUs says that another kind is meant this time."""
-    usual = chosen.default_gpu_type
-    if usual is None or gpus is None:
-        return usual
-    return usual if prompts.is_cpu_type(usual) == (gpus == 0) else None
+def _default_type(preferences: Preferences, gpus: int | None) -> str | None:
+    """The preferred type, unless the number of GPUs does not match it (0 GPUs means a CPU type)."""
+    default = preferences.default_gpu_type
+    if default is None or gpus is None:
+        return default
+    return default if prompts.is_cpu_type(default) == (gpus == 0) else None
 
 
 def _default_count(gpu_type: str | None) -> int:
@@ -98,8 +99,8 @@ def _default_count(gpu_type: str | None) -> int:
 def submit_request(
     session: CommandSession, request: SubmitRequest, *, count_given: bool, may_ask: bool, keeps_reservation: bool = True
 ) -> ApiReply[JobView]:
-    """Ask the API; when it wants a GPU type and somebody is there to name one, ask them and the API again. `counted`:
-    they have said how many GPUs. Unless one `keeps` it, Ctrl-C leaves none behind."""
+    """Submit; if the API requires a GPU type and `may_ask`, ask the user and submit again. `count_given`: the user gave
+    the number of GPUs. Unless `keeps_reservation`, Ctrl-C during the submit cancels the reservation."""
     try:
         return _submit_once(session, request, keeps_reservation=keeps_reservation)
     except ClientError as error:
@@ -121,31 +122,31 @@ def _submit_once(session: CommandSession, request: SubmitRequest, *, keeps_reser
         return session.api.fetch(submission)
     except KeyboardInterrupt:
         if not keeps_reservation:
-            # Said once more under the same key, it tells which one was made.
+            # The same idempotency key returns the reservation that the first try created.
             with signals_ignored():
                 session.api.fetch(cancel_job(session.api.fetch(submission).value.reservation_id))
-            raise CliError(ExitCode.INTERRUPTED, "interrupted; nothing stays reserved") from None
+            raise CliError(ExitCode.INTERRUPTED, "interrupted; nothing is reserved") from None
         raise CliError(
             ExitCode.INTERRUPTED,
-            "interrupted while asking, so the reservation may have been made all the same",
-            "`gpu-dev list` shows it, `gpu-dev cancel ID` ends it",
+            "interrupted during the submit; the reservation may have been created",
+            "`gpu-dev list` shows it, `gpu-dev cancel ID` cancels it",
         ) from None
     except Unreachable as error:
         if not error.sent:
             raise
-        step = "The reservation may have been made all the same; `gpu-dev list` shows it"
+        step = "The reservation may have been created; `gpu-dev list` shows it"
         raise error.with_next_step(step) from error
     except ClientError as error:
         if error.code != "disk_held":
             raise
-        step = "`--disk none` is scratch space, `gpu-dev disk list` shows your disks"
+        step = "Use `--disk none` for scratch space; `gpu-dev disk list` shows your disks"
         raise error.with_next_step(step) from error
 
 
 @click.command()
 @reservation_options
 @click.option("--no-wait", is_flag=True, help="Do not wait for the dev server.")
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask; use defaults.")
 @api_options
 def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **options: Any) -> None:
     """Reserve GPUs, and wait until the dev server is ready.
@@ -182,7 +183,7 @@ def ready_text(job: JobView, written: ssh_config.SshConfigChange | None = None) 
         f"  ssh {name}" if name else f"  {job.ssh_command}",
     ]
     if written and written.included_now:
-        lines.append("Note: ~/.ssh/config now includes your dev servers (`gpu-dev config set ssh_config off`: no more)")
+        lines.append("Note: ~/.ssh/config now includes your dev servers (disable: `gpu-dev config set ssh_config off`)")
     if job.warning:
         lines.append(f"Note: {job.warning}")
     return output.paint("Ready", "green") + "\n".join(output.clean(line) for line in lines)
@@ -190,7 +191,7 @@ def ready_text(job: JobView, written: ssh_config.SshConfigChange | None = None) 
 
 def _accepted_text(job: JobView) -> str:
     short = formatting.short_id(job.reservation_id)
-    now_is = formatting.describe_situation(job, formatting.utc_now())
+    situation = formatting.describe_situation(job, formatting.utc_now())
     label = output.clean(f"Reserved: {short} ({formatting.hardware(job)}), {job.status}: ")
-    told = output.indent_below_label(label, output.clean(now_is), len("Reserved: "))
-    return f"{told}\n  gpu-dev status {short}\n  gpu-dev connect {short}"
+    text = output.indent_below_label(label, output.clean(situation), len("Reserved: "))
+    return f"{text}\n  gpu-dev status {short}\n  gpu-dev connect {short}"

@@ -23,50 +23,48 @@ from gpudev.sdk.http.event_stream import has_ended
 from gpudev.sdk.remote import openssh, remote_commands, upload
 from gpudev.wire.reservations import JobView
 
-# What `gpu-dev run` does once it has a reservation: wait, copy, run, and let go of it again, whatever happens.
+# With a reservation: wait, copy, run the command, release.
 
 
 class RunRequest(NamedTuple):
-    """What was asked for."""
-
     command: tuple[str, ...]
     folder: Path | None
-    """What is copied there first; None: nothing."""
+    """Copied to the dev server first; None: nothing is copied."""
     direct: bool
     proxy: bool
     keeps_reservation: bool
-    """When one that was let go has ended, its reservation stays."""
+    """The reservation outlives a detached command."""
 
 
 def run_attached(session: CommandSession, reserved: ApiReply[JobView], run: RunRequest) -> int:
-    """The command's exit code, when it has ended and the reservation is released."""
+    """Run the command and release the reservation; returns the exit code."""
     with _releasing(session, reserved.value):
-        job, way, folder = _prepare(session, reserved, run)
-        code = _run_ssh(session, job, way, remote_commands.attached_command_in_folder(folder, run.command))
+        job, route, folder = _prepare(session, reserved, run)
+        code = _run_ssh(session, job, route, remote_commands.attached_command_in_folder(folder, run.command))
         if code == openssh.SSH_FAILED:
             _check_not_ended(session, job)
         return code
 
 
 def run_detached(session: CommandSession, reserved: ApiReply[JobView], run: RunRequest) -> JobView:
-    """Begun there. Unless it begins, the reservation is released."""
-    begun = False
+    """Start the command. If that fails, the reservation is released."""
+    started = False
     try:
-        job, way, folder = _prepare(session, reserved, run)
+        job, route, folder = _prepare(session, reserved, run)
         line = _ssh_command_line(
             session,
             job,
-            way,
+            route,
             remote_commands.detached_command(folder, run.command, ends_reservation=not run.keeps_reservation),
             tty=False,
         )
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            told = done.stderr.strip().splitlines()
-            raise CliError(ExitCode.REJECTED, f"it could not be begun: {told[-1] if told else done.returncode}")
-        begun = True
+            lines = done.stderr.strip().splitlines()
+            raise CliError(ExitCode.REJECTED, f"cannot start the command: {lines[-1] if lines else done.returncode}")
+        started = True
     finally:
-        if not begun:
+        if not started:
             _release(session, reserved.value)
     detached_runs.record_detached_run(session.env, job.reservation_id)
     ssh_config.add_reservation(session, job, formatting.utc_now())
@@ -76,23 +74,23 @@ def run_detached(session: CommandSession, reserved: ApiReply[JobView], run: RunR
 def _prepare(
     session: CommandSession, reserved: ApiReply[JobView], run: RunRequest
 ) -> tuple[JobView, openssh.ProxyCommand, str]:
-    """The dev server, the way to it, and the folder there."""
+    """The ready reservation, the route to its dev server, and the remote folder."""
     try:
         job = wait_until_ready(session, reserved, quiet=False, releasing=True).value
     except CliError as error:
         if error.exit_code is ExitCode.INTERRUPTED:
-            raise KeyboardInterrupt from error  # unlike others who wait, nobody comes back to this one
+            raise KeyboardInterrupt from error  # nobody will return to this reservation: release it
         raise
     check_ready(job)
-    way = choose_route(session, job, direct=run.direct, proxy=run.proxy)
+    route = choose_route(session, job, direct=run.direct, proxy=run.proxy)
     if run.folder is None:
-        return job, way, "."
+        return job, route, "."
     target = upload.default_target(run.folder)
     names = upload.list_files(run.folder)
     short = formatting.short_id(job.reservation_id)
-    output.write_note(f"{short}: {len(names)} file{'' if len(names) == 1 else 's'} to ~/{target} there")
-    upload.copy_files(job, session.env, way, upload.FolderTransfer(run.folder, target), names)
-    return job, way, target
+    output.write_note(f"{short}: {len(names)} file{'' if len(names) == 1 else 's'} to ~/{target}")
+    upload.copy_files(job, session.env, route, upload.FolderTransfer(run.folder, target), names)
+    return job, route, target
 
 
 def _run_ssh(session: CommandSession, job: JobView, route: openssh.ProxyCommand, command: Sequence[str]) -> int:
@@ -113,11 +111,11 @@ def _ssh_command_line(
 
 
 def _check_not_ended(session: CommandSession, job: JobView) -> None:
-    """A connection that broke may have broken because there is nothing left to be connected to."""
-    now = session.api.run(session.api.client.refresh_job(job))
-    if has_ended(now):
+    """The connection may have broken because the reservation ended."""
+    current = session.api.run(session.api.client.refresh_job(job))
+    if has_ended(current):
         raise CliError(
-            ExitCode.RESERVATION_ENDED, f"{formatting.describe_end(now)} while the command ran", code=now.status
+            ExitCode.RESERVATION_ENDED, f"{formatting.describe_end(current)} while the command ran", code=current.status
         )
 
 
@@ -127,7 +125,7 @@ def _releasing(session: CommandSession, job: JobView) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         released = (
-            f"; reservation {formatting.short_id(job.reservation_id)} is released" if _release(session, job) else ""
+            f"; reservation {formatting.short_id(job.reservation_id)} was released" if _release(session, job) else ""
         )
         raise CliError(ExitCode.INTERRUPTED, f"interrupted{released}") from None
     except BaseException:
@@ -137,13 +135,13 @@ def _releasing(session: CommandSession, job: JobView) -> Iterator[None]:
 
 
 def _release(session: CommandSession, job: JobView) -> bool:
-    """Whether it is. Told if it fails: how the command ended matters more."""
+    """Whether it worked. A failure is only a note: the command's result matters more."""
     try:
         with signals_ignored():
             session.api.run(session.api.client.release_job(job.reservation_id))
     except ClientError as error:
         short = formatting.short_id(job.reservation_id)
-        output.write_note(f"Note: {error.message}, so reservation {short} may still be there: `gpu-dev cancel {short}`")
+        output.write_note(f"Note: {error.message}; reservation {short} may still exist: `gpu-dev cancel {short}`")
         return False
     return True
 
@@ -153,12 +151,14 @@ def _release(session: CommandSession, job: JobView) -> bool:
 @click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="What is copied there first, less what its .gitignore names.  [default: the current folder]",
+    help="Folder to copy first, except files in its .gitignore.  [default: the current folder]",
 )
-@click.option("--no-copy", is_flag=True, help="Copy nothing; the command runs in the home there.")
-@click.option("--detach", "-d", is_flag=True, help="Do not stay: it ends with the command; see `gpu-dev logs`.")
-@click.option("--keep", is_flag=True, help="With --detach: the reservation stays when the command has ended.")
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take the defaults.")
+@click.option("--no-copy", is_flag=True, help="Copy nothing; run the command in the remote home folder.")
+@click.option(
+    "--detach", "-d", is_flag=True, help="Return at once; the reservation ends with the command. See `gpu-dev logs`."
+)
+@click.option("--keep", is_flag=True, help="With --detach: keep the reservation after the command has ended.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask; use defaults.")
 @route_options
 @click.pass_obj
 def run(
@@ -175,41 +175,41 @@ def run(
     api_url: str | None,
     **options: Any,
 ) -> None:
-    """Reserve GPUs, run a command there on a copy of the current folder, and release them.
+    """Reserve GPUs, run a command on a copy of the current folder, and release them.
 
-    Its output and its exit code are this command's. One argument after -- is a line for the shell; several arrive as
-    they are. Ctrl-C ends it and releases the GPUs, while it waits too.
+    Output and exit code are those of the command. One argument after -- is a shell command line; several are passed
+    unchanged. Ctrl-C stops the command or the wait and releases the GPUs.
 
     \b
     gpu-dev run --gpus 1 -- python train.py --epochs 3
     gpu-dev run --gpus 8 --hours 2 -- 'make data && torchrun --nproc-per-node 8 train.py'
     gpu-dev run --detach -- python train.py
 
-    With --detach the reservation ends when the command has; `gpu-dev logs` then has its exit code and last lines.
+    With --detach the reservation ends with the command; `gpu-dev logs` then shows its exit code and last lines.
     """
     if not command:
-        raise usage_error("say what to run, after --", "gpu-dev run --gpus 1 -- python train.py")
+        raise usage_error("give a command after --", "gpu-dev run --gpus 1 -- python train.py")
     if keep and not detach:
-        raise usage_error("--keep is for what goes on by itself", "Give --detach too, or `gpu-dev reserve`")
+        raise usage_error("--keep requires --detach", "Add --detach, or use `gpu-dev reserve`")
     if no_copy and folder is not None:
-        raise usage_error("--folder is copied, and with --no-copy nothing is: give one of them")
+        raise usage_error("--folder and --no-copy are mutually exclusive")
     copied = None if no_copy else _check_folder((folder or _current_folder()).resolve())
-    wanted = RunRequest(command, copied, direct, proxy, keep)
+    run_request = RunRequest(command, copied, direct, proxy, keep)
     openssh.find_program()
     session = CommandSession(api_url)
     request = build_request(session, **options)
     may_ask = output.can_ask() and not yes
     if not prompts.confirm_new_disk(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
-        raise CliError(ExitCode.REJECTED, "nothing was run")
+        raise CliError(ExitCode.REJECTED, "cancelled; nothing was run")
     with signals_as_interrupt():
         reserved = submit_request(
             session, request, count_given=options["gpus"] is not None, may_ask=may_ask, keeps_reservation=False
         )
         if not detach:
-            click.get_current_context().exit(run_attached(session, reserved, wanted))
-        short = formatting.short_id(run_detached(session, reserved, wanted).reservation_id)
-    ends = "Nobody releases it before its end but you:" if keep else "It is released when the command has ended:"
-    output.write_note(f"Begun on {short}. {ends}")
+            click.get_current_context().exit(run_attached(session, reserved, run_request))
+        short = formatting.short_id(run_detached(session, reserved, run_request).reservation_id)
+    end = "It runs until it expires or you cancel it:" if keep else "It is released when the command ends:"
+    output.write_note(f"Started on {short}. {end}")
     output.write_note(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
     output.write_line(short)
 
@@ -218,13 +218,14 @@ def _current_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
-        raise local_error("the current folder is gone", "Go to one that is there, or give --folder") from error
+        raise local_error("the current folder does not exist", "Change to another folder, or give --folder") from error
 
 
 def _check_folder(folder: Path) -> Path:
     if folder in (Path.home(), Path(folder.anchor)):
         raise usage_error(
-            f"{folder} is more than anybody means to copy", "Go to your project's folder, or give --folder or --no-copy"
+            f"refusing to copy {folder} (home or filesystem root)",
+            "Change to your project's folder, or give --folder or --no-copy",
         )
     upload.check_can_list(folder)
     return folder

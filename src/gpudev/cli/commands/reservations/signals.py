@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals, where something must be released before the program ends."""
+"""Signal handling for commands that must release a reservation before they exit."""
 
 import signal
 import time
@@ -8,12 +8,12 @@ from types import FrameType
 
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REPEAT_SECONDS = 2.0
-"""Whoever presses Ctrl-C again and again so soon means it once: a second one would interrupt what the first began."""
+"""Repeated signals within this time count once: a second one would interrupt the release."""
 
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Whoever ends this program from outside, or closes its terminal, wants the GPUs to be free too."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt too, so that GPUs are released."""
     stopped_at = float("-inf")
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -23,9 +23,9 @@ def signals_as_interrupt() -> Iterator[None]:
         stopped_at = time.monotonic()
         raise KeyboardInterrupt
 
-    # Started with nohup, or by whoever else has them ignored: that stays so.
-    heard = [number for number in _END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [(number, signal.signal(number, stop)) for number in heard]
+    # Signals that are ignored (nohup) stay ignored.
+    handled = [number for number in _END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, stop)) for number in handled]
     try:
         yield
     finally:
@@ -35,7 +35,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Nothing like Ctrl-C stops this."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP."""
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in _END_SIGNALS]
     try:
         yield

@@ -20,10 +20,10 @@ _LABEL = 13
 
 @click.command()
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
-@click.option("--events", "with_events", is_flag=True, help="Its history, too.")
+@click.option("--events", "with_events", is_flag=True, help="Include the history.")
 @api_options
 def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | None) -> None:
-    """Show one reservation in full. ID may be shortened, or left out when there is only one."""
+    """Show one reservation in full. ID may be shortened, or omitted if you have only one."""
     session = CommandSession(api_url)
     reply = choose_job(session, job_id)
     history = histories.read_history(session, reply.value) if with_events else []
@@ -33,7 +33,7 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
     for name, text in _facts(reply.value):
         output.write_line(output.indent_below_label(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
     if end := formatting.expiry_warning(reply.value, formatting.utc_now()):
-        output.write_line(output.paint(output.clean(f"It {end}."), "yellow"))
+        output.write_line(output.paint(output.clean(f"Reservation {end}."), "yellow"))
     if history:
         output.write_line()
     for event in history:
@@ -62,7 +62,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Expires", formatting.time_remaining(job, now).removeprefix("ends ") if active else ""),
         ("Ended", formatting.local_time(ended, now) if ended else ""),
         ("Reason", job.failure_reason or ""),
-        ("Freed", _format_released(job)),
+        ("Released", _format_released(job)),
         ("Nodes", ", ".join(node.node for node in job.nodes)),
         ("In use", formatting.gpu_use(job)),
         ("Disk", job.disk_name or ""),
@@ -82,11 +82,11 @@ def _start_facts(job: JobView, now: datetime) -> list[tuple[str, str]]:
         return [("Estimate", formatting.start_estimate(job, now))]
     expected, latest = job.eta.expected, job.eta.latest
     left = (latest - now).total_seconds()
-    promise = formatting.guaranteed_start(latest, now).removeprefix("at the latest ")
+    guaranteed = formatting.guaranteed_start(latest, now).removeprefix("at the latest ")
     facts = [
         (
             "Latest",
-            f"{promise} (in {formatting.format_duration(left)}), if nobody leaves early" if left > 0 else promise,
+            f"{guaranteed} (in {formatting.format_duration(left)}), if nobody leaves early" if left > 0 else guaranteed,
         )
     ]
     if expected is None:
@@ -107,7 +107,9 @@ def _format_released(job: JobView) -> str:
     if not has_ended(job):
         return ""
     return (
-        formatting.local_time(job.released_at, formatting.utc_now()) if job.released_at else "not yet, being taken down"
+        formatting.local_time(job.released_at, formatting.utc_now())
+        if job.released_at
+        else "not yet, teardown in progress"
     )
 
 

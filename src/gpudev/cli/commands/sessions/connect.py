@@ -31,11 +31,13 @@ _EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}
 
 @click.command(cls=TrailingCommand, options_metavar="[OPTIONS]")
 @click.argument("job_id", metavar="[ID] [-- COMMAND...]", type=ID, required=False)
-@click.option("--no-wait", is_flag=True, help="Do not wait for a dev server that is not ready yet.")
-@click.option("--code", is_flag=True, help="Open it in VS Code instead of a shell.")
-@click.option("--cursor", is_flag=True, help="Open it in Cursor instead of a shell.")
-@click.option("--folder", metavar="PATH", help=f"With --code or --cursor: what it opens.  [default: {_HOME}]")
-@click.option("--forward", "forwards", metavar="PORT", multiple=True, help="Bring a port of it here; repeat for more.")
+@click.option("--no-wait", is_flag=True, help="Fail if the dev server is not ready yet.")
+@click.option("--code", is_flag=True, help="Open VS Code instead of a shell.")
+@click.option("--cursor", is_flag=True, help="Open Cursor instead of a shell.")
+@click.option("--folder", metavar="PATH", help=f"Folder to open with --code or --cursor.  [default: {_HOME}]")
+@click.option(
+    "--forward", "forwards", metavar="PORT", multiple=True, help="Forward a port to this machine; repeat for more."
+)
 @route_options
 @click.pass_obj
 def connect(
@@ -53,9 +55,9 @@ def connect(
 ) -> None:
     """Open a shell on a dev server, or run a command there.
 
-    ID may be shortened, or left out when there is only one. One argument after -- is a line for the remote shell;
-    several arrive as they are. Where the dev server cannot be reached straight away, the way leads through the API's
-    HTTPS port by itself.
+    ID may be shortened, or omitted if you have only one reservation. One argument after -- is a command line for the
+    remote shell; several are passed unchanged. If the dev server cannot be reached directly, the connection goes
+    through the API's HTTPS port.
 
     \b
     gpu-dev connect 3f2a9c1e
@@ -65,13 +67,13 @@ def connect(
     gpu-dev connect --code
     """
     if (code and cursor) or ((code or cursor) and (command or forwards)):
-        raise usage_error("--code and --cursor open an editor: give one of them, and neither a command nor --forward")
+        raise usage_error("--code and --cursor are mutually exclusive, and exclude a command and --forward")
     if (code or cursor) and (direct or proxy):
         raise usage_error(
-            "an editor connects by ssh's configuration, which finds the way by itself: leave --direct and --proxy out"
+            "--direct and --proxy do not apply to editors: they use ssh's configuration, which chooses the route"
         )
     if folder is not None and not (code or cursor):
-        raise usage_error("--folder is what --code or --cursor opens, and neither is given", _cd_hint(folder))
+        raise usage_error("--folder requires --code or --cursor", _cd_hint(folder))
     more = parse_forwards(forwards)
     check_ports_are_free(forwards)
     program = openssh.find_program()
@@ -80,9 +82,9 @@ def connect(
     if code or cursor:
         _open_editor(session, job, "code" if code else "cursor", _remote_folder(folder or _HOME))
         return
-    way = choose_route(session, job, direct=direct, proxy=proxy)
+    route = choose_route(session, job, direct=direct, proxy=proxy)
     openssh.replace_process(
-        openssh.command_line(program, job, command, session.env, tty=output.can_ask(), proxy=way, more=more)
+        openssh.command_line(program, job, command, session.env, tty=output.can_ask(), proxy=route, more=more)
     )
 
 
@@ -91,30 +93,30 @@ def connect(
 @route_options
 @click.pass_obj
 def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy: bool, api_url: str | None) -> None:
-    """Run a command on a dev server, for scripts: no terminal, no questions, its exit code.
+    """Run a command on a dev server, for scripts: no terminal, no questions; exits with its exit code.
 
     \b
     gpu-dev exec 3f2a9c1e -- nvidia-smi -L
     tar c project | gpu-dev exec -- 'tar x'
     """
     if not command:
-        raise usage_error("say what to run, after --", "`gpu-dev connect` opens a shell")
+        raise usage_error("give a command after --", "`gpu-dev connect` opens a shell")
     program = openssh.find_program()
     session = CommandSession(api_url)
     job = get_ready_job(session, job_id)
-    way = choose_route(session, job, direct=direct, proxy=proxy)
+    route = choose_route(session, job, direct=direct, proxy=proxy)
     more = ["-T", "-o", "BatchMode=yes"]
-    asked = remote_commands.attached_command(command)
-    openssh.replace_process(openssh.command_line(program, job, asked, session.env, tty=False, proxy=way, more=more))
+    remote = remote_commands.attached_command(command)
+    openssh.replace_process(openssh.command_line(program, job, remote, session.env, tty=False, proxy=route, more=more))
 
 
 @click.command("port-forward")
 @click.argument("arguments", metavar="[ID] PORT...", nargs=-1, required=True)
 @route_options
 def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
-    """Bring ports of a dev server to this machine, until Ctrl-C.
+    """Forward ports of a dev server to this machine, until Ctrl-C.
 
-    PORT is 8888, 8888:80 (here:there) or 8888:HOST:80 (HOST as the dev server knows it).
+    PORT is 8888, 8888:80 (local:remote) or 8888:HOST:80 (HOST as the dev server resolves it).
 
     \b
     gpu-dev port-forward 8888
@@ -126,11 +128,13 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
     program = openssh.find_program()
     session = CommandSession(api_url)
     job = get_ready_job(session, job_id)
-    way = choose_route(session, job, direct=direct, proxy=proxy)
+    route = choose_route(session, job, direct=direct, proxy=proxy)
     for text in forwards:
-        output.write_note(f"http://127.0.0.1:{text.split(':')[0]} is port {text.split(':')[-1]} there; Ctrl-C ends it")
+        output.write_note(
+            f"http://127.0.0.1:{text.split(':')[0]} is port {text.split(':')[-1]} of the dev server; Ctrl-C stops it"
+        )
     openssh.replace_process(
-        openssh.command_line(program, job, (), session.env, tty=False, proxy=way, more=["-N", *more])
+        openssh.command_line(program, job, (), session.env, tty=False, proxy=route, more=["-N", *more])
     )
 
 
@@ -138,40 +142,40 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
 @click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True)
 @route_options
 def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
-    """Copy files and folders to a dev server, or from it.
+    """Copy files and folders to or from a dev server.
 
-    What is there begins with its id and a colon; the colon alone means the only one you have. A target there that
-    ends with a slash is a folder, and is made if there is none.
+    A remote path begins with the reservation id and a colon, or with the colon alone if you have only one. A remote
+    target that ends with a slash is a folder, which is created if necessary.
 
     \b
     gpu-dev cp train.py data :project/
     gpu-dev cp 3f2a9c1e:results.csv .
     """
     if len(paths) < 2:
-        raise usage_error("say what to copy, and where to", "gpu-dev cp train.py :project/")
-    *sources, goal = [_split_path(path) for path in paths]
-    theirs = {job_id for job_id, _ in sources} if goal[0] is None else {goal[0]}
-    if (goal[0] is None) == any(job_id is None for job_id, _ in sources) or len(theirs) != 1:
-        raise usage_error("copy from here to one dev server, or from one dev server to here")
-    for job_id, path in sources:  # known before anything is waited for
+        raise usage_error("give at least one source and a target", "gpu-dev cp train.py :project/")
+    *sources, target = [_split_path(path) for path in paths]
+    job_ids = {job_id for job_id, _ in sources} if target[0] is None else {target[0]}
+    if (target[0] is None) == any(job_id is None for job_id, _ in sources) or len(job_ids) != 1:
+        raise usage_error("copy local files to one dev server, or files of one dev server to this machine")
+    for job_id, path in sources:  # checked before any wait
         if job_id is None and not os.path.lexists(path):
-            raise local_error(f"there is no {path} here to be copied")
+            raise local_error(f"no local file {path}")
     program = openssh.find_program("scp")
     session = CommandSession(api_url)
-    (wanted,) = theirs
-    job = get_ready_job(session, wanted or None)
-    way = choose_route(session, job, direct=direct, proxy=proxy)
-    if goal[0] is not None and goal[1].endswith("/"):
-        _make_folder(session, job, goal[1], way)
-    there = openssh.build_target(job, session.env, way)
-    host = f"[{there.host}]" if ":" in there.host else there.host
-    named = [path if job_id is None else f"{there.user}@{host}:{path}" for job_id, path in [*sources, goal]]
+    (job_id,) = job_ids
+    job = get_ready_job(session, job_id or None)
+    route = choose_route(session, job, direct=direct, proxy=proxy)
+    if target[0] is not None and target[1].endswith("/"):
+        _make_folder(session, job, target[1], route)
+    remote = openssh.build_target(job, session.env, route)
+    host = f"[{remote.host}]" if ":" in remote.host else remote.host
+    named = [path if job_id is None else f"{remote.user}@{host}:{path}" for job_id, path in [*sources, target]]
     quiet = [] if sys.stderr.isatty() else ["-q"]
-    openssh.replace_process([program, "-rp", *quiet, "-P", str(there.port), *there.as_arguments(), "--", *named])
+    openssh.replace_process([program, "-rp", *quiet, "-P", str(remote.port), *remote.as_arguments(), "--", *named])
 
 
 def _make_folder(session: CommandSession, job: JobView, path: str, route: openssh.ProxyCommand) -> None:
-    """scp makes none, and what it then says is no help."""
+    """scp does not create folders, and its error is unclear."""
     make = ("mkdir", "-p", "--", path.removeprefix("~/") or ".")
     line = openssh.command_line(openssh.find_program(), job, make, session.env, tty=False, proxy=route, more=["-T"])
     exit_code = subprocess.run(line, stdin=subprocess.DEVNULL, check=False).returncode
@@ -180,19 +184,19 @@ def _make_folder(session: CommandSession, job: JobView, path: str, route: openss
 
 
 def _split_id_and_ports(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The first is an id if it cannot be a port; eight hex digits rarely are decimal ones only."""
+    """The first argument is an id if it cannot be a port; eight hex digits are rarely all decimal."""
     first, *rest = arguments
     if ":" in first or (first.isdigit() and len(first) <= 5):
         return None, arguments
     job_id = ID.convert(first, None, None)
     if not rest:
-        raise usage_error(f"say which port of {job_id} to bring here", f"gpu-dev port-forward {job_id} 8888")
+        raise usage_error(f"give a port of {job_id} to forward", f"gpu-dev port-forward {job_id} 8888")
     return job_id, tuple(rest)
 
 
 def _split_path(text: str) -> tuple[str | None, str]:
-    """As scp reads it: a colon before the first slash says that it is elsewhere. None: here; an empty id: the only
-    one there is."""
+    """As scp parses it: a colon before the first slash marks a remote path. None: local; an empty id: the only
+    reservation."""
     name, colon, path = text.partition(":")
     if not colon or "/" in name:
         return None, text if not text.startswith("-") else f"./{text}"
@@ -200,7 +204,7 @@ def _split_path(text: str) -> tuple[str | None, str]:
 
 
 def _remote_folder(path: str) -> str:
-    """As a shell in the home there would read it."""
+    """Relative to the remote home folder."""
     return posixpath.normpath(posixpath.join(_HOME, path.removeprefix("~/")))
 
 
@@ -209,21 +213,19 @@ def _cd_hint(folder: str) -> str:
 
 
 def _open_editor(session: CommandSession, job: JobView, editor: str, folder: str) -> None:
-    """The editors find the dev server through ssh's own configuration, by its name."""
+    """Editors find the dev server by its name in ssh's configuration."""
     from gpudev.cli.commands.sessions import ssh_config
 
     name = ssh_config.refresh_config(session, formatting.utc_now()).names.get(job.reservation_id)
     if name is None:
-        raise CliError(ExitCode.REJECTED, "this reservation is not yours, so ssh has no name for it")
+        raise CliError(ExitCode.REJECTED, "this reservation belongs to another user, so it has no ssh host name")
     scheme, title = _EDITORS[editor]
     program = shutil.which(editor)
     if program is None:
         link = f"{scheme}://vscode-remote/ssh-remote+{quote(name)}{quote(folder)}"
-        output.write_note(
-            f"`{editor}` is not on this machine's PATH. Open this link, or choose {name} in {title}'s list:"
-        )
+        output.write_note(f"`{editor}` is not in PATH. Open this link, or choose the host {name} in {title}:")
         output.write_line(link)
         return
     done = subprocess.run([program, "--remote", f"ssh-remote+{name}", folder], check=False)
     if done.returncode != 0:
-        raise CliError(ExitCode.LOCAL, f"{title} did not open ({editor} ended with exit code {done.returncode})")
+        raise CliError(ExitCode.LOCAL, f"{title} did not open ({editor} exited with {done.returncode})")

@@ -1,4 +1,4 @@
-"""First steps of every command on a dev server: find it, wait for it, choose the route."""
+"""Shared steps of commands on a dev server: select it, wait for it, choose the route."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class TrailingCommand(click.Command):
-    """What follows `--` is a command for the dev server and never read here, whether an id was given or not."""
+    """Everything after `--` is a command for the dev server and is not parsed here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         command: list[str] = []
@@ -35,24 +35,25 @@ class TrailingCommand(click.Command):
         except click.UsageError as error:
             if command or not _is_about_trailing_words(error):
                 raise
-            step = f"What to run there comes after `--`; see `{ctx.command_path} --help`"
+            step = f"A command for the dev server comes after `--`; see `{ctx.command_path} --help`"
             raise usage_error(error.format_message(), step) from error
 
 
 def _is_about_trailing_words(error: click.UsageError) -> bool:
-    """Whether words were found wrong that may be meant for the dev server: no id, too many, options of no command of
-    ours."""
+    """Whether the rejected words may be meant for the dev server: an invalid id, extra arguments, unknown options."""
     if isinstance(error, click.BadParameter):
         return error.param is not None and error.param.name == "job_id"
     return isinstance(error, click.NoSuchOption) or type(error) is click.UsageError
 
 
 def route_options(function: _F) -> _F:
-    """For every command that connects."""
+    """Options of every command that connects."""
     for option in (
-        click.option("--api-url", metavar="URL", help="Address of the API, above all settings."),
-        click.option("--proxy", is_flag=True, help="Through the API's HTTPS port, even if there is a straight way."),
-        click.option("--direct", is_flag=True, help="Straight to the dev server, or not at all."),
+        click.option("--api-url", metavar="URL", help="API address; overrides all settings."),
+        click.option(
+            "--proxy", is_flag=True, help="Connect through the API's HTTPS port, even if a direct connection works."
+        ),
+        click.option("--direct", is_flag=True, help="Connect directly to the dev server, or fail."),
     ):
         function = option(function)
     return function
@@ -75,7 +76,7 @@ def choose_route(session: CommandSession, job: JobView, *, direct: bool, proxy: 
 
 
 def parse_forwards(forwards: Sequence[str]) -> list[str]:
-    """Each as ssh takes it, to this machine alone: 8888, 8888:80 or 8888:HOST:80."""
+    """ssh options for 8888, 8888:80 or 8888:HOST:80, bound to the loopback address."""
     options: list[str] = []
     for text in forwards:
         parts = text.split(":")
@@ -84,15 +85,13 @@ def parse_forwards(forwards: Sequence[str]) -> list[str]:
             there = parts[1]
         plain = there.isascii() and there[:1].isalnum() and there.replace(".", "").replace("-", "").isalnum()
         if len(parts) > 3 or not plain or not all(_is_port(one) for one in (here, port)):
-            raise CliError(
-                ExitCode.USAGE, f"{text[:80]!r} is nothing to forward", "It looks like 8888, 8888:80 or 8888:HOST:80"
-            )
+            raise CliError(ExitCode.USAGE, f"invalid port {text[:80]!r} (expected e.g. 8888, 8888:80 or 8888:HOST:80)")
         options += ["-L", f"127.0.0.1:{here}:{there}:{port}"]
     return ["-o", "ExitOnForwardFailure=yes", *options] if options else []
 
 
 def check_ports_are_free(forwards: Sequence[str]) -> None:
-    """Before anything is waited for. Whoever takes one in the meantime is told of by ssh."""
+    """Checked before any wait. ssh reports a port that is taken later."""
     for text in forwards:
         here, *there = text.split(":")
         try:
@@ -100,7 +99,7 @@ def check_ports_are_free(forwards: Sequence[str]) -> None:
         except OSError as error:
             other = ":".join([str(int(here) % 50000 + 10000), *(there or [here])])
             why = os.strerror(error.errno) if error.errno else str(error)
-            raise local_error(f"port {here} of this machine cannot be used: {why}", f"Take another: {other}") from error
+            raise local_error(f"cannot use local port {here}: {why}", f"Use another one: {other}") from error
 
 
 def _is_port(text: str) -> bool:
@@ -111,14 +110,14 @@ def _check_live(job: JobView) -> None:
     if has_ended(job):
         raise CliError(
             ExitCode.REJECTED,
-            f"{formatting.describe_end(job)}, so there is nothing to connect to",
-            "`gpu-dev reserve` makes a new one",
+            f"{formatting.describe_end(job)}; there is no dev server to connect to",
+            "Create a new one with `gpu-dev reserve`",
             code="ended",
         )
 
 
 def _not_ready(job: JobView) -> CliError:
     short = formatting.short_id(job.reservation_id)
-    now_is = formatting.describe_situation(job, formatting.utc_now())
-    step = f"`gpu-dev connect {short}` without --no-wait waits for it"
-    return CliError(ExitCode.REJECTED, f"reservation {short} is {job.status} ({now_is})", step, code="not_ready")
+    situation = formatting.describe_situation(job, formatting.utc_now())
+    step = f"Wait for it with `gpu-dev connect {short}`"
+    return CliError(ExitCode.REJECTED, f"reservation {short} is {job.status} ({situation})", step, code="not_ready")

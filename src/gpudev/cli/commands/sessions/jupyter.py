@@ -1,4 +1,4 @@
-"""`gpu-dev jupyter`: Jupyter Lab of a dev server, in the local browser."""
+"""`gpu-dev jupyter`."""
 
 import time
 
@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 120.0
 
 @click.group()
 def jupyter() -> None:
-    """Jupyter Lab in a dev server: it starts while that runs, and opens in a browser here.
+    """Run Jupyter Lab on a dev server and open it in a local browser.
 
     \b
     gpu-dev jupyter enable
@@ -29,13 +29,13 @@ def jupyter() -> None:
 
 @jupyter.command("enable")
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
-@click.option("--no-wait", is_flag=True, help="Do not wait until it answers.")
-@click.option("--browser", is_flag=True, help="Open it in a browser here.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
+@click.option("--browser", is_flag=True, help="Open it in a local browser.")
 @api_options
 def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, api_url: str | None) -> None:
-    """Start Jupyter Lab, wait until it answers, and print the link that opens it.
+    """Start Jupyter Lab, wait until it is ready, and print a link to it.
 
-    ID may be shortened, or left out when there is only one.
+    ID may be shortened, or omitted if you have only one reservation.
     """
     session = CommandSession(api_url)
     job = get_ready_job(session, job_id)
@@ -47,30 +47,30 @@ def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, a
     if as_json:
         output.write_json(reply.raw)
     elif no_wait:
-        output.write_line("Jupyter is starting; `gpu-dev jupyter open` gives the link.")
+        output.write_line("Jupyter is starting; `gpu-dev jupyter open` prints the link.")
     else:
         _write_link(session, job.reservation_id, browser=browser)
 
 
 @jupyter.command("open")
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
-@click.option("--browser", is_flag=True, help="Open it in a browser here.")
+@click.option("--browser", is_flag=True, help="Open it in a local browser.")
 @api_options
 def open_lab(job_id: str | None, *, browser: bool, as_json: bool, api_url: str | None) -> None:
-    """Print a link that opens Jupyter Lab in a browser, once."""
+    """Print a link that opens Jupyter Lab in a browser. It works once."""
     session = CommandSession(api_url)
-    chosen = choose_job(session, job_id).value.reservation_id
+    reservation_id = choose_job(session, job_id).value.reservation_id
     if as_json:
-        output.write_json(session.api.fetch(session_endpoints.create_jupyter_link(chosen)).raw)
+        output.write_json(session.api.fetch(session_endpoints.create_jupyter_link(reservation_id)).raw)
         return
-    _write_link(session, chosen, browser=browser)
+    _write_link(session, reservation_id, browser=browser)
 
 
 @jupyter.command("disable")
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
 @api_options
 def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
-    """Stop Jupyter Lab, and its kernels with it."""
+    """Stop Jupyter Lab and its kernels."""
     session = CommandSession(api_url)
     reply = session.api.fetch(session_endpoints.disable_jupyter(choose_job(session, job_id).value.reservation_id))
     if as_json:
@@ -83,7 +83,7 @@ def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
 @api_options
 def status(job_id: str | None, as_json: bool, api_url: str | None) -> None:
-    """Show how Jupyter Lab is: off, starting, ready or failed."""
+    """Show the state of Jupyter Lab: off, starting, ready or failed."""
     session = CommandSession(api_url)
     reply = session.api.fetch(session_endpoints.get_jupyter(choose_job(session, job_id).value.reservation_id))
     if as_json:
@@ -104,7 +104,7 @@ def _wait_until_ready(
         why = f" ({reply.value.trouble})" if reply.value.trouble else ""
         raise CliError(ExitCode.UNREACHABLE, f"Jupyter has not started yet{why}", "See `gpu-dev jupyter status`")
     if reply.value.state != "ready":
-        raise CliError(ExitCode.REJECTED, f"Jupyter does not run: {reply.value.reason or 'it was disabled'}")
+        raise CliError(ExitCode.REJECTED, f"Jupyter is not running: {reply.value.reason or 'it was disabled'}")
     return reply
 
 
@@ -115,9 +115,9 @@ def _write_link(session: CommandSession, reservation_id: str, *, browser: bool) 
         import webbrowser
 
         if webbrowser.open(url):
-            output.write_note("It opens in your browser.")
+            output.write_note("Opening it in your browser.")
             return
     output.write_note(
-        "Open this link within two minutes; it is good once, and yours alone (`gpu-dev jupyter open` gives more):"
+        "Open this link within two minutes. It works once and is personal; `gpu-dev jupyter open` prints another:"
     )
     output.write_line(url)

@@ -1,4 +1,4 @@
-"""`gpu-dev proxy-command`: what ssh starts to reach a dev server."""
+"""`gpu-dev proxy-command`, started by ssh to reach a dev server."""
 
 import click
 
@@ -8,10 +8,10 @@ from gpudev.cli.proxy_tunnel import run_tunnel
 
 @click.command("proxy-command")
 @click.argument("job_id", metavar="ID", type=ID)
-@click.option("--auto", is_flag=True, help="Go straight to the dev server where it can be reached.")
-@click.option("--api-url", metavar="URL", help="Address of the API, above all settings.")
+@click.option("--auto", is_flag=True, help="Connect directly to the dev server if it is reachable.")
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
 def proxy_command(job_id: str, auto: bool, api_url: str | None) -> None:
-    """Connect standard input and output with a dev server's ssh server, through the API's HTTPS port.
+    """Connect standard input and output to a dev server's ssh server, through the API's HTTPS port.
 
     \b
     ssh -o ProxyCommand='gpu-dev proxy-command 3f2a9c1e' dev@gpu-dev

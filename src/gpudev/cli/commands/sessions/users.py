@@ -19,14 +19,14 @@ from gpudev.wire.sessions import DevServerUsers
 _COLUMNS = ("GITHUB", "KEYS", "ADDED", "BY")
 _PATIENCE_SECONDS = 30.0
 _POLL_SECONDS = 0.25
-_no_wait = click.option("--no-wait", is_flag=True, help="Do not wait until the dev server has it so.")
+_no_wait = click.option("--no-wait", is_flag=True, help="Do not wait until the dev server has applied it.")
 
 
 @click.group()
 def users() -> None:
-    """Who else may log in to a dev server: colleagues, by the keys they publish on GitHub.
+    """Manage collaborators of a dev server. They log in with the public keys of their GitHub accounts.
 
-    They log in with ssh as `dev`, straight to the dev server, and may do there what you may.
+    Collaborators connect directly with ssh, as the user `dev`, with the same permissions as you.
 
     \b
     gpu-dev users add 3f2a9c1e octocat
@@ -39,7 +39,7 @@ def users() -> None:
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
 @api_options
 def list_users(job_id: str | None, as_json: bool, api_url: str | None) -> None:
-    """Show who else may log in. ID may be left out when there is only one."""
+    """List collaborators. ID may be omitted if you have only one reservation."""
     session = CommandSession(api_url)
     reply = session.api.fetch(session_endpoints.list_users(_choose_job_id(session, job_id)))
     if as_json:
@@ -54,9 +54,9 @@ def list_users(job_id: str | None, as_json: bool, api_url: str | None) -> None:
 @_no_wait
 @api_options
 def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, api_url: str | None) -> None:
-    """Let GitHub users log in, with the keys they publish there now.
+    """Add GitHub users, with their current public keys.
 
-    It takes effect within seconds, without a restart; in a dev server that does not run yet, when it starts.
+    This takes effect within seconds, without a restart; on a dev server that is not running yet, when it starts.
     """
     session = CommandSession(api_url)
     job = session.api.fetch(get_job(job_id)).value
@@ -65,13 +65,15 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
     if as_json:
         output.write_json(reply.raw)
         return
-    who, several = _join_names(sorted({name.lower() for name in names})), len({name.lower() for name in names}) > 1
+    added, several = _join_names(sorted({name.lower() for name in names})), len({name.lower() for name in names}) > 1
     if job.status != Status.ACTIVE:
-        output.write_line(f"{who} may log in as soon as the dev server runs.")
+        output.write_line(f"{added} can log in as soon as the dev server is running.")
     elif not reply.value.in_effect:
-        output.write_line(f"{who} will be let in shortly.")
+        output.write_line(f"{added} can log in shortly.")
     else:
-        output.write_line(f"{who} may log in now, each with the own key:" if several else f"{who} may log in now:")
+        output.write_line(
+            f"{added} can log in now, each with their own key:" if several else f"{added} can log in now:"
+        )
         output.write_line(f"  {job.ssh_command}")
 
 
@@ -81,7 +83,7 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
 @_no_wait
 @api_options
 def remove(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, api_url: str | None) -> None:
-    """Let GitHub users in no longer. Connections they have open end; what they left running goes on."""
+    """Remove GitHub users. Their connections are closed; their processes keep running."""
     session = CommandSession(api_url)
     job = session.api.fetch(get_job(job_id)).value
     removed: dict[str, ApiReply[DevServerUsers]] = {}
@@ -89,17 +91,17 @@ def remove(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool,
     for name in dict.fromkeys(name.lower() for name in names):
         try:
             removed[name] = session.api.fetch(session_endpoints.remove_user(job.reservation_id, name))
-        except NotFound as error:  # one who was misspelt keeps nobody else in
+        except NotFound as error:  # a misspelt name does not stop the others
             missing.append(error)
     if removed:
         reply = _wait_until_in_effect(session.api, job, list(removed.values())[-1], wait=not no_wait)
         if as_json:
             output.write_json(reply.raw)
         else:
-            output.write_line(f"{_join_names(sorted(removed))} may log in no longer.")
+            output.write_line(f"{_join_names(sorted(removed))} can no longer log in.")
     if missing:
         raise missing[0].with_next_step(
-            f"`gpu-dev users list {formatting.short_id(job.reservation_id)}` shows who may log in"
+            f"`gpu-dev users list {formatting.short_id(job.reservation_id)}` lists collaborators"
         )
 
 
@@ -109,14 +111,14 @@ def _wait_until_in_effect(
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while wait and job.status == Status.ACTIVE and not reply.value.in_effect:
         if time.monotonic() > deadline:
-            why = reply.value.trouble or "the system has not got round to it"
-            raise CliError(ExitCode.UNREACHABLE, f"it is written down, but not in effect yet ({why})", _NEXT_STEP)
+            why = reply.value.trouble or "still pending"
+            raise CliError(ExitCode.UNREACHABLE, f"the change is recorded but not in effect yet ({why})", _NEXT_STEP)
         time.sleep(_POLL_SECONDS)
         reply = api.fetch(session_endpoints.list_users(job.reservation_id))
     return reply
 
 
-_NEXT_STEP = "It will be tried again by itself; `gpu-dev users list` shows how it stands"
+_NEXT_STEP = "It is retried automatically; `gpu-dev users list` shows the state"
 
 
 def _choose_job_id(session: CommandSession, job_id: str | None) -> str:
@@ -125,7 +127,7 @@ def _choose_job_id(session: CommandSession, job_id: str | None) -> str:
 
 def _show(view: DevServerUsers) -> None:
     if not view.users:
-        output.write_line("Nobody but you may log in; `gpu-dev users add ID NAME` lets others in.")
+        output.write_line("No collaborators; add one with `gpu-dev users add ID NAME`.")
     else:
         now = formatting.utc_now()
         rows = [
