@@ -15,11 +15,10 @@ from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.sdk.api_address import region_of
-from gpudev.sdk.credentials import file_lock, read_object, write_object
 from gpudev.sdk.errors import ClientError
-from gpudev.sdk.preferences import API_URL, Preferences, load_preferences
+from gpudev.sdk.user_files import API_URL, Preferences, file_lock, load_preferences, read_object, write_object
 
-# Preferences (config.json): parsing and storing. `sdk.preferences` reads them.
+# Preferences (config.json): parsing and storing. `sdk.user_files` reads them.
 #
 # `api_url` is stored per region; all other settings apply to every region. `sdk.api_address` chooses the address.
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.domain.errors import RateLimited
 from gpudev.sdk.api_address import ApiAddress
-from gpudev.sdk.credentials import Credential
 from gpudev.sdk.errors import ClientError, Forbidden, NotFound, Unauthenticated, Unreachable
 from gpudev.sdk.http.access_endpoints import list_login_methods
 from gpudev.sdk.http.endpoints import ApiCall, ApiReply
+from gpudev.sdk.user_files import Credential
 from gpudev.wire.access import LoginMethod, LoginView
 
 _T = TypeVar("_T")

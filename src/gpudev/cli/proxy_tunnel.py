@@ -11,8 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 from gpudev import paths
 from gpudev.cli import output, stdio_pipe
 from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.sdk import api_address, credentials, preferences
-from gpudev.sdk.banner_probe import open_if_ssh
+from gpudev.sdk import api_address, user_files
 from gpudev.sdk.errors import ClientError
 from gpudev.version import __version__
 from gpudev.wire import websocket
@@ -84,13 +83,13 @@ def _open_fast(
 def _find_url_and_key(api_url: str | None, env: Mapping[str, str]) -> tuple[SplitResult, str]:
     embedded_url = api_address.find_embedded_url(paths.system_file(env))
     url = api_address.choose_address(
-        api_url, env, preferences.load_preferences(paths.config_file(env)), embedded_url
+        api_url, env, user_files.load_preferences(paths.config_file(env)), embedded_url
     ).url
-    key = env.get(credentials.KEY_VARIABLE)
+    key = env.get(user_files.KEY_VARIABLE)
     if not key:
-        stored = credentials.find_credential(paths.credentials_file(env), url)
+        stored = user_files.find_credential(paths.credentials_file(env), url)
         key = stored.api_key if stored is not None else ""
-    return urlsplit(url), credentials.check_key(key, "the key")
+    return urlsplit(url), user_files.check_key(key, "the key")
 
 
 def _connect(url: SplitResult, env: Mapping[str, str], *, pinned: bool = True) -> socket.socket:
@@ -119,7 +118,7 @@ def _connect_directly(job: Mapping[str, object]) -> socket.socket | None:
     if not isinstance(host, str) or not isinstance(port, int):
         raise _NeedsFullClient  # not ready, or ended: the full client reports it
     try:
-        return open_if_ssh(host, port)
+        return api_address.open_if_ssh(host, port)
     except (OSError, OverflowError):
         return None
 

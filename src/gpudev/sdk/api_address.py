@@ -1,18 +1,23 @@
-"""The API's address: from the command line, the environment, preferences or the embedded system."""
+"""The API's address: from the command line, the environment, preferences or the embedded system; probes of addresses.
+
+Few imports: `proxy-command` loads it for every ssh connection.
+"""
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gpudev.domain.api_url import InvalidApiUrl, normalize_api_url
-from gpudev.sdk.credentials import read_object
 from gpudev.sdk.errors import LocalError, UsageError
-from gpudev.sdk.preferences import Preferences
+from gpudev.sdk.user_files import Preferences, read_object
 
 DEFAULT_REGION = "us-east-2"
+PROBE_SECONDS = 1.0
+"""Covers intercontinental latency; gives up quickly behind a firewall."""
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost")
 
 
@@ -90,3 +95,18 @@ def is_supervised(supervisor_file: Path) -> bool:
 
 def is_loopback(host: str) -> bool:
     return host in _LOOPBACK_NAMES or host == "::1" or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
+
+
+def open_if_ssh(host: str, port: int, seconds: float = PROBE_SECONDS) -> socket.socket | None:
+    """A connection with nothing read from it; None: not an SSH server. Raises OSError."""
+    line = socket.create_connection((host, port), timeout=seconds)
+    try:
+        if line.recv(4, socket.MSG_PEEK) == b"SSH-":
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.settimeout(None)
+            return line
+    except BaseException:
+        line.close()
+        raise
+    line.close()
+    return None

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpudev import paths
-from gpudev.sdk import credentials
-from gpudev.sdk.credentials import Credential
+from gpudev.sdk import user_files
 from gpudev.sdk.errors import Unauthenticated, Unreachable
+from gpudev.sdk.user_files import Credential
 
 _LOGIN_SECONDS = 120
 _NEXT_STEP = "Run `gpu-dev login`"
@@ -28,7 +28,7 @@ def log_in_again(api_url: str, env: Mapping[str, str]) -> Credential:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unreachable(f"no new key for {api_url}: {error}", sent=True) from error
     if done.returncode == 0:
-        renewed = credentials.find_credential(paths.credentials_file(env), api_url)
+        renewed = user_files.find_credential(paths.credentials_file(env), api_url)
         if renewed is not None:
             return renewed
     why = _detail(done.stderr) or f"your key for {api_url} has expired"

@@ -8,10 +8,15 @@ from gpudev.sdk.http.routines import SyncDriver
 from gpudev.sdk.reserve_options import ReserveOptions, check_options
 from gpudev.sdk.resources.addons import AsyncJupyter, AsyncUsers, Jupyter, Users
 from gpudev.sdk.resources.cluster import AsyncCluster, AsyncKeys, AsyncStatistics, Cluster, Keys, Statistics
-from gpudev.sdk.resources.dev_servers import AsyncServer, Server
+from gpudev.sdk.resources.dev_servers import (
+    AsyncReservationContext,
+    AsyncServer,
+    ContextOptions,
+    ReservationContext,
+    Server,
+)
 from gpudev.sdk.resources.disks import AsyncDisks, Disks
 from gpudev.sdk.resources.jobs import AsyncJobs, Jobs, OnJobChange
-from gpudev.sdk.resources.reservation_context import AsyncReservationContext, ContextOptions, ReservationContext
 from gpudev.sdk.resources.sync_async import AsyncDriver, AsyncResource, SyncResource
 
 

@@ -11,11 +11,11 @@ from typing import NoReturn
 from gpudev import paths
 from gpudev.domain.trace_context import new_trace_id
 from gpudev.sdk import api_address as address
-from gpudev.sdk import credentials, preferences
-from gpudev.sdk.credentials import KEY_VARIABLE, Credential, check_key
+from gpudev.sdk import user_files
 from gpudev.sdk.errors import Unauthenticated
 from gpudev.sdk.http.api_client import RETRY_PAUSES, ApiClient
 from gpudev.sdk.http.transport import HttpTransport
+from gpudev.sdk.user_files import KEY_VARIABLE, Credential, check_key
 
 _RESTART_PAUSES = (*RETRY_PAUSES, 2.0, 2.0, 2.0, 2.0)
 """Longer, because on one machine no other API process responds during a restart."""
@@ -40,8 +40,8 @@ class ClientSession:
         self.env = os.environ if env is None else env
 
     @cached_property
-    def preferences(self) -> preferences.Preferences:
-        return preferences.load_preferences(paths.config_file(self.env))
+    def preferences(self) -> user_files.Preferences:
+        return user_files.load_preferences(paths.config_file(self.env))
 
     @cached_property
     def address(self) -> address.ApiAddress:
@@ -100,7 +100,7 @@ class ClientSession:
         return automatic_login.log_in_again(self.address.url, self.env)
 
     def find_stored_credential(self) -> Credential | None:
-        return credentials.find_credential(paths.credentials_file(self.env), self.address.url)
+        return user_files.find_credential(paths.credentials_file(self.env), self.address.url)
 
     def replace_stored_key(self, rejected: str | None, key: str, expires_at: str | None) -> None:
         """Only if the stored key is the rejected one."""
@@ -110,7 +110,7 @@ class ClientSession:
 
     def store_credential(self, credential: Credential) -> Credential:
         check_key(credential.api_key, "the API's new key")
-        credentials.store_credential(paths.credentials_file(self.env), self.address.url, credential)
+        user_files.store_credential(paths.credentials_file(self.env), self.address.url, credential)
         return credential
 
     @cached_property
@@ -136,7 +136,7 @@ class ClientSession:
         if variable := self.env.get(KEY_VARIABLE):
             return check_key(variable, KEY_VARIABLE)
         path = paths.credentials_file(self.env)
-        stored = credentials.find_credential(path, self.address.url)
+        stored = user_files.find_credential(path, self.address.url)
         return None if stored is None else check_key(stored.api_key, f"the key in {path}")
 
     def _raise_not_logged_in(self) -> NoReturn:

@@ -1,7 +1,6 @@
 """Errors of the client. Messages are for people; `code` is for programs. The command line maps them to exit codes."""
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Any, ClassVar, TypeVar
 
 _E = TypeVar("_E", bound="ClientError")
@@ -29,9 +28,7 @@ class ClientError(Exception):
 
     def with_next_step(self: _E, next_step: str) -> _E:
         """A copy with another next step."""
-        error = copy(self)
-        error.next_step = next_step
-        return error
+        return _rebuild(type(self), self.args, {**self.__dict__, "next_step": next_step})
 
     def __reduce__(self) -> Any:
         """Pickle without calling `__init__`, whose parameters differ between classes."""
@@ -121,7 +118,7 @@ class CommandFailed(ClientError):
         self.stderr = stderr
 
 
-def _rebuild(kind: type[ClientError], arguments: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
+def _rebuild(kind: type[_E], arguments: tuple[Any, ...], state: dict[str, Any]) -> _E:
     error = kind.__new__(kind, *arguments)
     error.args = arguments
     error.__dict__.update(state)

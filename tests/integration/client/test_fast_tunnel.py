@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.cli import proxy_tunnel
-from gpudev.sdk.credentials import KEY_VARIABLE
+from gpudev.sdk.user_files import KEY_VARIABLE
 from gpudev.wire import websocket
 from support.ports import free_port
 

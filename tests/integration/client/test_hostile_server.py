@@ -11,7 +11,7 @@ import pytest
 
 from gpudev.domain.access.invitations import parse_invitation_link
 from gpudev.domain.errors import Invalid
-from gpudev.sdk.credentials import write_object
+from gpudev.sdk.user_files import write_object
 from support.access.command_line import Cli
 
 SECRET, PIN = "s" * 43, "p" * 43

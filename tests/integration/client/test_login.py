@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpudev.sdk import credentials
-from gpudev.sdk.credentials import Credential
+from gpudev.sdk import user_files
+from gpudev.sdk.user_files import Credential
 from support.client.cli_process import Cli
 from support.client.fake_api import KEY, FakeApi
 
@@ -41,7 +41,7 @@ def calls(tmp_path: Path, lonely_cli: Cli, api: FakeApi) -> Path:
         '__path__ = __import__("pkgutil").extend_path(__path__, __name__)\n__version__ = "0"\n'
     )
     (overlay / "main.py").write_text(STAND_IN)
-    source = Path(credentials.__file__).resolve().parents[2]
+    source = Path(user_files.__file__).resolve().parents[2]
     state = tmp_path / "state"
     (state / "run").mkdir(parents=True)
     (state / "run" / "system.json").write_text(json.dumps({"api_url": api.url}))
@@ -90,7 +90,7 @@ def test_the_credentials_file_is_for_its_owner_alone(lonely_cli: Cli, home: Path
 def test_an_ended_key_of_the_owner_is_replaced_without_a_word(
     lonely_cli: Cli, api: FakeApi, home: Path, calls: Path
 ) -> None:
-    credentials.store_credential(home / ".gpu-dev" / "credentials", api.url, Credential("gpudev_old", ME))
+    user_files.store_credential(home / ".gpu-dev" / "credentials", api.url, Credential("gpudev_old", ME))
     done = lonely_cli.run("list")
     assert done.returncode == 0
     assert done.stderr == ""
@@ -123,7 +123,7 @@ def test_a_key_of_somebody_else_is_never_replaced_by_the_owners(
     lonely_cli: Cli, api: FakeApi, home: Path, calls: Path
 ) -> None:
     for username in ("somebody", None):
-        credentials.store_credential(home / ".gpu-dev" / "credentials", api.url, Credential("gpudev_old", username))
+        user_files.store_credential(home / ".gpu-dev" / "credentials", api.url, Credential("gpudev_old", username))
         assert lonely_cli.run("list").returncode == 3
     assert called(calls) == []
 
@@ -136,7 +136,7 @@ def test_a_key_from_the_environment_is_never_replaced(lonely_cli: Cli, calls: Pa
 def test_a_key_from_the_environment_goes_before_the_stored_one(
     lonely_cli: Cli, api: FakeApi, home: Path, calls: Path
 ) -> None:
-    credentials.store_credential(home / ".gpu-dev" / "credentials", api.url, Credential("gpudev_old", ME))
+    user_files.store_credential(home / ".gpu-dev" / "credentials", api.url, Credential("gpudev_old", ME))
     assert lonely_cli.run("list", env={"GPU_DEV_API_KEY": f" {KEY}\n"}).returncode == 0
 
 
@@ -193,7 +193,7 @@ def test_no_key_on_standard_input_is_refused(cli: Cli, api: FakeApi, text: str) 
 
 def test_keys_of_other_apis_are_kept(cli: Cli, api: FakeApi, home: Path) -> None:
     path = home / ".gpu-dev" / "credentials"
-    credentials.store_credential(path, "https://other.example.com", Credential("gpudev_other", "ada"))
+    user_files.store_credential(path, "https://other.example.com", Credential("gpudev_other", "ada"))
     cli.run("login", "--key-stdin", stdin=f"{KEY}\n")
     assert set(kept(home)) == {"https://other.example.com", api.url}
 
@@ -201,7 +201,7 @@ def test_keys_of_other_apis_are_kept(cli: Cli, api: FakeApi, home: Path) -> None
 def test_logins_at_the_same_time_lose_nothing(home: Path) -> None:
     path = home / ".gpu-dev" / "credentials"
     urls = [f"http://host-{number}" for number in range(12)]
-    threads = [threading.Thread(target=credentials.store_credential, args=(path, url, Credential("k"))) for url in urls]
+    threads = [threading.Thread(target=user_files.store_credential, args=(path, url, Credential("k"))) for url in urls]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -212,7 +212,7 @@ def test_logins_at_the_same_time_lose_nothing(home: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
 def test_credentials_that_others_can_read_are_refused(cli: Cli, api: FakeApi, home: Path, mode: int) -> None:
     path = home / ".gpu-dev" / "credentials"
-    credentials.store_credential(path, api.url, Credential(KEY))
+    user_files.store_credential(path, api.url, Credential(KEY))
     path.chmod(mode)
     done = cli.run("list", env={"GPU_DEV_API_KEY": None})
     assert done.returncode == 8
@@ -254,13 +254,13 @@ def test_up_and_down_pass_every_argument_on(lonely_cli: Cli, calls: Path, comman
 def test_a_key_that_another_of_our_programs_got_is_used_without_a_login(cli: Cli, api: FakeApi, home: Path) -> None:
     path = home / ".gpu-dev" / "credentials"
     login = {"method": "aws"}
-    credentials.store_credential(path, api.url, Credential("gpudev_first", "ada", None, login))
+    user_files.store_credential(path, api.url, Credential("gpudev_first", "ada", None, login))
     api.keys = {"gpudev_first"}
     job = api.add(status="queued")
     process = cli.start("connect", job.reservation_id, env={"GPU_DEV_API_KEY": None})
     api.wait_for(lambda: bool(api.requests("GET", "/events")), "it waits")
     api.keys = {"gpudev_second"}
-    credentials.store_credential(path, api.url, Credential("gpudev_second", "ada", None, login))
+    user_files.store_credential(path, api.url, Credential("gpudev_second", "ada", None, login))
     # Again and again: a stream that was asked for may not have begun yet.
     api.wait_for(lambda: api.cut_streams() or len(api.requests("GET", "/events")) > 1, "it waits on")
     api.change(job.reservation_id, status="cancelled")
@@ -271,7 +271,7 @@ def test_a_key_that_another_of_our_programs_got_is_used_without_a_login(cli: Cli
 
 def test_a_key_that_ended_and_cannot_be_got_again_asks_for_a_login(cli: Cli, api: FakeApi, home: Path) -> None:
     stored = Credential("gpudev_old", "ada", "2020-01-01T00:00:00+00:00", {"method": "aws"})
-    credentials.store_credential(home / ".gpu-dev" / "credentials", api.url, stored)
+    user_files.store_credential(home / ".gpu-dev" / "credentials", api.url, stored)
     done = cli.run("list", env={"GPU_DEV_API_KEY": None})
     assert done.returncode == 3
     assert "has expired" in done.stderr

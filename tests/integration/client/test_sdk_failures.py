@@ -21,9 +21,9 @@ from gpudev import (
     Unreachable,
     UsageError,
 )
-from gpudev.sdk import credentials
-from gpudev.sdk.credentials import Credential
-from gpudev.sdk.resources.reservation_context import ReservationContext
+from gpudev.sdk import user_files
+from gpudev.sdk.resources.dev_servers import ReservationContext
+from gpudev.sdk.user_files import Credential
 from support.client.fake_api import KEY, FakeApi, Trouble
 
 KEYS = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9zYkq7cbRyXc1fC2Fz0pWmYk3n0k1n5vYt3m1kQX9a ada"]
@@ -237,10 +237,10 @@ def test_without_an_address_or_a_key_the_next_step_is_named(tmp_path: Path, fake
 def test_the_key_that_was_stored_is_found_and_one_that_ended_is_got_anew(tmp_path: Path, fake: FakeApi) -> None:
     """Nobody can log in by that way here, which is what is told."""
     path = tmp_path / ".gpu-dev" / "credentials"
-    credentials.store_credential(path, fake.url, Credential(KEY, "ada"))
+    user_files.store_credential(path, fake.url, Credential(KEY, "ada"))
     client = GpuDev(fake.url, env={"HOME": str(tmp_path)})
     assert client.jobs.list() == []
-    credentials.store_credential(path, fake.url, Credential("ended", "ada", None, {"method": "aws"}))
+    user_files.store_credential(path, fake.url, Credential("ended", "ada", None, {"method": "aws"}))
     with pytest.raises(Unauthenticated, match="has expired"):
         GpuDev(fake.url, env={"HOME": str(tmp_path)}).jobs.list()
 

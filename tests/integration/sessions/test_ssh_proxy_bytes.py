@@ -14,7 +14,7 @@ import httpx2
 from gpudev.api.http.connection_limits import ConnectionLimits
 from gpudev.cli import proxy_tunnel
 from gpudev.proxy.ssh.tunnel import SessionRegistry, Tunnel
-from gpudev.sdk.credentials import KEY_VARIABLE
+from gpudev.sdk.user_files import KEY_VARIABLE
 from gpudev.wire import websocket
 from support.api.harness import Api
 from support.api.ssh_proxy import PROXY_SETTINGS, Proxy, closed, greeting, proxy_of

@@ -5,7 +5,7 @@ import pytest
 from gpudev.cli.exit_codes import ExitCode, exit_code_of
 from gpudev.sdk.api_address import check_url, choose_address, is_loopback, region_of
 from gpudev.sdk.errors import ClientError
-from gpudev.sdk.preferences import Preferences
+from gpudev.sdk.user_files import Preferences
 
 EAST, WEST, EMBEDDED = "https://east.example.com", "https://west.example.com", "http://127.0.0.1:7480"
 BOTH = Preferences(api_urls=(("us-east-2", EAST), ("us-west-1", WEST)))

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from gpudev import paths
-from gpudev.sdk.credentials import file_lock, read_object, write_object
+from gpudev.sdk.user_files import file_lock, read_object, write_object
 
 _SEQUENCE = 0x30
 _VERSION = 0xA0

@@ -5,9 +5,13 @@ files in one folder of the home (`domain.reservations.command_exit`): output, pi
 reservation ends with it, a mark for the dev server's own program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from gpudev import paths
 from gpudev.domain.reservations.command_exit import EXIT_FILE, OUTPUT_FILE, PID_FILE, RESERVATION_FILE, RUN_FOLDER
+from gpudev.sdk.remote import openssh
 
 EXIT_NOTHING_RAN = 4
 _ENTER_FOLDER = 'cd -- "$1" && shift && PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}" && export PYTHONUNBUFFERED || exit 126'
@@ -106,3 +110,23 @@ def output_command(*, follow: bool) -> tuple[str, ...]:
 def _as_arguments(command: Sequence[str]) -> tuple[str, ...]:
     """One argument is a command line for the user's shell, as with ssh; several are passed unchanged."""
     return ("sh", "-c", _SHELL_LINE, "sh", command[0]) if len(command) == 1 else tuple(command)
+
+
+# Reservations with a command detached from this machine, so that `gpu-dev logs` shows its output.
+
+
+def record_detached_run(env: Mapping[str, str], reservation_id: str) -> None:
+    """A convenience: errors are ignored."""
+    with suppress(OSError):
+        folder = _runs_folder(env)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / reservation_id).touch(mode=0o600)
+        openssh.remove_old_files(folder)
+
+
+def is_detached_run(env: Mapping[str, str], reservation_id: str) -> bool:
+    return (_runs_folder(env) / reservation_id).exists()
+
+
+def _runs_folder(env: Mapping[str, str]) -> Path:
+    return paths.personal_dir(env) / "runs"

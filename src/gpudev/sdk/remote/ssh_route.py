@@ -7,8 +7,7 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpudev.sdk.api_address import is_loopback
-from gpudev.sdk.banner_probe import PROBE_SECONDS, open_if_ssh
+from gpudev.sdk.api_address import PROBE_SECONDS, is_loopback, open_if_ssh
 from gpudev.sdk.client_session import ClientSession
 from gpudev.sdk.errors import UsageError
 from gpudev.sdk.remote.openssh import check_connection

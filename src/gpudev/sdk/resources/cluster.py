@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpudev.sdk.http import access_endpoints, cluster_endpoints, queue_endpoints
+from gpudev.sdk.http import access_endpoints, cluster_endpoints
 from gpudev.sdk.http.routines import Routine, RunFunction
 from gpudev.sdk.resources.sync_async import AsyncResource, Resource, SyncResource, api_method
 from gpudev.wire.access import KeyView
@@ -26,7 +26,7 @@ class ClusterMethods(Resource):
     @api_method
     def plan(self, *, hours: float = 12.0, gpu_type: str | None = None) -> Routine[ClusterPlan]:
         """The plan of every node for the next hours, and the planned starts."""
-        return self._client.fetch_value(queue_endpoints.get_plan(hours, gpu_type))
+        return self._client.fetch_value(cluster_endpoints.get_plan(hours, gpu_type))
 
     @api_method
     def health(self) -> Routine[Health]:
@@ -75,7 +75,7 @@ class StatisticsMethods(Resource):
     @api_method
     def eta(self, *, days: float | None = None, gpu_type: str | None = None) -> Routine[EtaReportView]:
         """Accuracy of the start estimates."""
-        return self._client.fetch_value(queue_endpoints.get_eta_report(days, gpu_type))
+        return self._client.fetch_value(cluster_endpoints.get_eta_report(days, gpu_type))
 
 
 class Statistics(StatisticsMethods, SyncResource):

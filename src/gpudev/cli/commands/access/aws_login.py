@@ -12,8 +12,8 @@ from gpudev.cli.exit_codes import CliError, ExitCode, local_error
 from gpudev.cli.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.domain.access import login as aws_login
 from gpudev.domain.errors import Invalid
-from gpudev.sdk.credentials import Credential
 from gpudev.sdk.http import access_endpoints
+from gpudev.sdk.user_files import Credential
 from gpudev.wire.access import AwsLoginRequest, LoginMethod
 
 _INSTALL = "pip install 'gpu-dev[aws-login]'"

@@ -13,10 +13,9 @@ from gpudev.cli.login_methods import LoginApi, LoginOptions, LoginSession, crede
 from gpudev.domain.access.invitations import InvitationLink, parse_invitation_link
 from gpudev.domain.errors import Invalid
 from gpudev.sdk.api_address import region_of
-from gpudev.sdk.credentials import Credential
 from gpudev.sdk.http import access_endpoints
 from gpudev.sdk.http.certificate_pins import store_pin
-from gpudev.sdk.preferences import API_URL
+from gpudev.sdk.user_files import API_URL, Credential
 from gpudev.wire.access import InvitationLoginRequest, LoginMethod
 
 METHOD = "invitation"

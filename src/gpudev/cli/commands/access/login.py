@@ -9,10 +9,10 @@ from gpudev import paths
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
-from gpudev.sdk import credentials
-from gpudev.sdk.credentials import KEY_VARIABLE, Credential, check_key
+from gpudev.sdk import user_files
 from gpudev.sdk.errors import Forbidden, Unauthenticated
 from gpudev.sdk.http.endpoints import list_jobs
+from gpudev.sdk.user_files import KEY_VARIABLE, Credential, check_key
 
 _LONGEST_KEY = 4096
 
@@ -100,7 +100,7 @@ def logout(api_url: str | None) -> None:
         session.api_with_key(stored.api_key).revoke_key()
     finally:
         # Delete the key even if the server could not revoke it.
-        credentials.remove_credential(paths.credentials_file(session.env), session.address.url)
+        user_files.remove_credential(paths.credentials_file(session.env), session.address.url)
     output.write_line(f"Logged out of {session.address.url}.")
     _mention_variable(session)
 

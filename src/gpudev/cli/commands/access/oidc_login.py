@@ -16,9 +16,9 @@ from gpudev.cli.commands.access.oidc_issuer import LoginRejected, OidcClient, Oi
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.login_methods import LoginOptions, LoginSession, credential_from
 from gpudev.domain.access.login import server_name
-from gpudev.sdk import credentials
-from gpudev.sdk.credentials import Credential
+from gpudev.sdk import user_files
 from gpudev.sdk.http import access_endpoints
+from gpudev.sdk.user_files import Credential
 from gpudev.wire.access import LoginMethod, LoginView, OidcLoginRequest
 
 METHOD = "oidc"
@@ -42,13 +42,13 @@ def log_in_again(session: LoginSession, method: LoginMethod, login: Mapping[str,
     """With the stored refresh token."""
     path, api_url = paths.credentials_file(session.env), session.address.url
     # Some issuers accept each refresh token once, so the next process must find its successor.
-    with credentials.file_lock(path):
-        stored = credentials.find_credential(path, api_url)
+    with user_files.file_lock(path):
+        stored = user_files.find_credential(path, api_url)
         login = stored.login if stored is not None else login
         client, tokens = _refresh(api_url, login)
         login = _login_record(client, tokens._replace(refresh_token=tokens.refresh_token or login.get("refresh_token")))
         if stored is not None:
-            credentials.store_credential_locked(path, api_url, stored._replace(login=login))
+            user_files.store_credential_locked(path, api_url, stored._replace(login=login))
     return credential_from(_exchange_tokens(session, tokens, None), login)
 
 

@@ -41,7 +41,7 @@ def avail(
         raise usage_error("--hours requires --plan")
     session = CommandSession(api_url)
     if with_plan:
-        from gpudev.cli.commands.cluster.plan_view import show_plan
+        from gpudev.cli.commands.cluster.plan_chart import show_plan
 
         show_plan(session, hours if hours is not None else _DEFAULT_HOURS, gpu_type, every_node=every, as_json=as_json)
         return

@@ -7,7 +7,7 @@ import click
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.disks import disk_changes, disk_formatting
-from gpudev.cli.commands.disks.disk_requests import fetch_disk_call
+from gpudev.cli.commands.disks.disk_changes import fetch_disk_call
 from gpudev.cli.options import DISK, SNAPSHOT, api_options
 from gpudev.sdk.http import disk_endpoints
 from gpudev.wire.disks import ContentsView, DiskDetails, SnapshotView

@@ -6,9 +6,8 @@ import sys
 import click
 
 from gpudev.cli import output
-from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.job_selection import choose_job
-from gpudev.cli.commands.reservations import detached_runs, history
+from gpudev.cli.command_session import CommandSession, choose_job
+from gpudev.cli.commands.reservations.status import follow_history, format_event, read_history
 from gpudev.cli.commands.sessions.connection_setup import choose_route
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
 from gpudev.cli.options import ID
@@ -37,7 +36,7 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
         raise usage_error("give --output or --json, not both")
     session = CommandSession(api_url)
     job = choose_job(session, job_id).value
-    shows_output = only_output or (detached_runs.is_detached_run(session.env, job.reservation_id) and not as_json)
+    shows_output = only_output or (remote_commands.is_detached_run(session.env, job.reservation_id) and not as_json)
     if only_output and job.status != Status.ACTIVE:
         raise CliError(
             ExitCode.REJECTED,
@@ -51,8 +50,8 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
 
 
 def _write_history(session: CommandSession, job: JobView, *, follow: bool, as_json: bool) -> None:
-    for event in history.follow_history(session, job) if follow else history.read_history(session, job):
-        output.write_line(json.dumps(codec.encode_model(event)) if as_json else history.format_event(event))
+    for event in follow_history(session, job) if follow else read_history(session, job):
+        output.write_line(json.dumps(codec.encode_model(event)) if as_json else format_event(event))
         if follow:
             sys.stdout.flush()
 

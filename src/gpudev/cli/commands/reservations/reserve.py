@@ -17,8 +17,8 @@ from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import DISK, DURATION, HOURS, TEXT, api_options
 from gpudev.sdk.errors import ClientError, Unreachable
 from gpudev.sdk.http.endpoints import ApiReply, cancel_job, submit_job
-from gpudev.sdk.preferences import Preferences
 from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
+from gpudev.sdk.user_files import Preferences
 from gpudev.wire.reservations import JobView, SubmitRequest
 
 # Options of every command that submits a reservation, and the request built from them.

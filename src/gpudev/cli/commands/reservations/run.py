@@ -11,7 +11,6 @@ import click
 from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
-from gpudev.cli.commands.reservations import detached_runs
 from gpudev.cli.commands.reservations.reserve import build_request, reservation_options, submit_request
 from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
@@ -66,7 +65,7 @@ def run_detached(session: CommandSession, reserved: ApiReply[JobView], run: RunR
     finally:
         if not started:
             _release(session, reserved.value)
-    detached_runs.record_detached_run(session.env, job.reservation_id)
+    remote_commands.record_detached_run(session.env, job.reservation_id)
     ssh_config.add_reservation(session, job, formatting.utc_now())
     return job
 

@@ -1,17 +1,17 @@
-"""`gpu-dev status`."""
+"""`gpu-dev status`, and the history of a reservation, which `logs` shows too."""
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.job_selection import choose_job
-from gpudev.cli.commands.reservations import history as histories
+from gpudev.cli.command_session import CommandSession, choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.sdk.http.event_stream import has_ended
+from gpudev.sdk.http import event_stream
+from gpudev.sdk.http.event_stream import has_ended, read_patience
 from gpudev.wire import codec
 from gpudev.wire.reservations import JobEvent, JobView
 
@@ -26,7 +26,7 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
     """Show one reservation in full. ID may be shortened, or omitted if you have only one."""
     session = CommandSession(api_url)
     reply = choose_job(session, job_id)
-    history = histories.read_history(session, reply.value) if with_events else []
+    history = read_history(session, reply.value) if with_events else []
     if as_json:
         output.write_json(_with_events(reply.raw, history) if with_events else reply.raw)
         return
@@ -37,7 +37,7 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
     if history:
         output.write_line()
     for event in history:
-        output.write_line(histories.format_event(event))
+        output.write_line(format_event(event))
 
 
 def _facts(job: JobView) -> list[tuple[str, str]]:
@@ -115,3 +115,25 @@ def _format_released(job: JobView) -> str:
 
 def _with_events(raw: bytes, history: list[JobEvent]) -> bytes:
     return json.dumps({**json.loads(raw), "events": codec.encode_model(history)}).encode()
+
+
+def read_history(session: CommandSession, job: JobView) -> list[JobEvent]:
+    """The events until now."""
+    return session.api.run(event_stream.read_history(session.api.client, job))
+
+
+def follow_history(session: CommandSession, job: JobView) -> Iterator[JobEvent]:
+    """All events until the reservation has ended. A broken stream is reconnected."""
+    history = event_stream.JobHistory(session.api.client, job, follow=True, patience=read_patience())
+    try:
+        while (event := session.api.run(history.next())) is not None:
+            yield event
+    finally:
+        session.api.run(history.close())
+
+
+def format_event(event: JobEvent) -> str:
+    label = f"{formatting.local_time(event.at, formatting.utc_now())}  {output.clean(event.kind):<10}  "
+    first, *others = event.message.split("\n")  # log lines may follow; they are not wrapped
+    quoted = (" " * len(label) + output.clean(line) for line in others)
+    return "\n".join((output.indent_below_label(label, output.clean(first), len(label)), *quoted))

@@ -1,4 +1,4 @@
-"""`gpu-dev connect`, `exec`, `port-forward` and `cp`, over the system's ssh and scp."""
+"""`gpu-dev connect`, `exec`, `port-forward`, `cp` and `proxy-command`, over the system's ssh and scp."""
 
 import os
 import posixpath
@@ -172,6 +172,21 @@ def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None)
     named = [path if job_id is None else f"{remote.user}@{host}:{path}" for job_id, path in [*sources, target]]
     quiet = [] if sys.stderr.isatty() else ["-q"]
     openssh.replace_process([program, "-rp", *quiet, "-P", str(remote.port), *remote.as_arguments(), "--", *named])
+
+
+@click.command("proxy-command")
+@click.argument("job_id", metavar="ID", type=ID)
+@click.option("--auto", is_flag=True, help="Connect directly to the dev server if it is reachable.")
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
+def proxy_command(job_id: str, auto: bool, api_url: str | None) -> None:
+    """Connect standard input and output to a dev server's ssh server, through the API's HTTPS port.
+
+    \b
+    ssh -o ProxyCommand='gpu-dev proxy-command 3f2a9c1e' dev@gpu-dev
+    """
+    from gpudev.cli.proxy_tunnel import run_tunnel
+
+    run_tunnel(job_id, auto=auto, api_url=api_url)
 
 
 def _make_folder(session: CommandSession, job: JobView, path: str, route: openssh.ProxyCommand) -> None:

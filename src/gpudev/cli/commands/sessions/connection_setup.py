@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.job_selection import choose_job
+from gpudev.cli.command_session import CommandSession, choose_job
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.domain.reservations.lifecycle import Status

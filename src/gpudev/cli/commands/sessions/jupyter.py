@@ -5,8 +5,7 @@ import time
 import click
 
 from gpudev.cli import output
-from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.job_selection import choose_job
+from gpudev.cli.command_session import CommandSession, choose_job
 from gpudev.cli.commands.sessions.connection_setup import get_ready_job
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import ID, api_options

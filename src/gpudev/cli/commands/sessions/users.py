@@ -5,8 +5,7 @@ import time
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import CommandApi, CommandSession
-from gpudev.cli.commands.job_selection import choose_job
+from gpudev.cli.command_session import CommandApi, CommandSession, choose_job
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import ID, TEXT, api_options
 from gpudev.domain.reservations.lifecycle import Status

@@ -1,4 +1,4 @@
-"""`gpu-dev cancel`."""
+"""`gpu-dev cancel`, `extend` and `priority`."""
 
 import json
 
@@ -7,12 +7,12 @@ import click
 from gpudev.cli import exit_codes, formatting, output
 from gpudev.cli.command_session import CommandSession, list_all_jobs
 from gpudev.cli.commands.sessions import ssh_config
-from gpudev.cli.exit_codes import usage_error
-from gpudev.cli.options import ID, api_options
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.options import HOURS, ID, api_options
 from gpudev.domain.reservations.lifecycle import LIVE, Status
-from gpudev.sdk.errors import ClientError
-from gpudev.sdk.http.endpoints import cancel_job, get_job
-from gpudev.wire.reservations import JobView
+from gpudev.sdk.errors import ClientError, Forbidden, Unreachable
+from gpudev.sdk.http.endpoints import cancel_job, extend_job, get_job, prioritise_job
+from gpudev.wire.reservations import ExtendRequest, JobView, PriorityRequest
 
 _MAX_JOBS = 10_000
 
@@ -79,3 +79,57 @@ def _cancel_each(session: CommandSession, ids: list[str], *, as_json: bool) -> N
         output.write_note(json.dumps(exit_codes.error_json(further)) if as_json else exit_codes.error_text(further))
     if failures:
         raise failures[0]
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=ID)
+@click.option("--hours", type=HOURS, required=True, help="Hours to add.")
+@api_options
+def extend(job_id: str, hours: float, as_json: bool, api_url: str | None) -> None:
+    """Extend an active reservation."""
+    try:
+        session = CommandSession(api_url)
+        reply = session.api.fetch(extend_job(job_id, ExtendRequest(extension_hours=hours)))
+    except Unreachable as error:
+        if error.sent:
+            step = f"It may have been extended; `gpu-dev status {formatting.short_id(job_id)}` shows it"
+            raise CliError(ExitCode.UNREACHABLE, error.message, step) from error
+        raise
+    if ssh_config.own_config_file(session.env).exists():
+        ssh_config.add_reservation(session, reply.value, formatting.utc_now())
+    if as_json:
+        output.write_json(reply.raw)
+        return
+    job = reply.value
+    output.write_line(
+        f"Extended: {formatting.short_id(job.reservation_id)} {formatting.time_remaining(job, formatting.utc_now())}."
+    )
+
+
+# The parser takes a negative number for an option.
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("job_id", metavar="ID", type=ID)
+@click.argument("number", metavar="N", type=click.IntRange(-100, 100))
+@api_options
+def priority(job_id: str, number: int, as_json: bool, api_url: str | None) -> None:
+    """Set the priority of a queued reservation. For operators.
+
+    N is from -100 to 100, by default 0. Higher priorities start first, whatever the order of submission. Users whose
+    guaranteed start becomes later are notified of the reason.
+
+    \b
+    gpu-dev priority 3f2a9c1e 10
+    gpu-dev priority 3f2a9c1e -- -5
+    """
+    try:
+        reply = CommandSession(api_url).api.fetch(prioritise_job(job_id, PriorityRequest(priority=number)))
+    except Forbidden as error:
+        raise error.with_next_step("Ask an operator of your system") from error
+    if as_json:
+        output.write_json(reply.raw)
+        return
+    job = reply.value
+    label = f"Priority of {formatting.short_id(job.reservation_id)} is {job.priority}: "
+    output.write_line(
+        output.indent_below_label(label, output.clean(formatting.describe_situation(job, formatting.utc_now())), 4)
+    )
