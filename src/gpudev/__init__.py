@@ -1,7 +1,7 @@
 """gpu-dev: shared GPU developer servers.
 
-`from gpudev import GpuDev, AsyncGpuDev`: the client for programs. It is loaded when it is first asked for, so that
-whatever else begins with this package stays as light as it is.
+`from gpudev import GpuDev, AsyncGpuDev`: the Python client. It is loaded on first use, so that other modules of this
+package do not load it.
 """
 
 from importlib import import_module
