@@ -36,7 +36,7 @@ def _become_server(command: str, arguments: tuple[str, ...]) -> None:
     missing = [name for name in _SERVER_PACKAGES if find_spec(name) is None]
     if missing:
         raise local_error(
-            f"`gpu-dev {command}` needs the server packages ({', '.join(missing)} is not installed)",
+            f"`gpu-dev {command}` requires the server extra ({', '.join(missing)} is not installed)",
             "Run `pip install 'gpu-dev[server]'`",
         )
     sys.stdout.flush()
