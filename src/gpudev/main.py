@@ -21,7 +21,7 @@ class ServerGroup(LazyGroup):
         "audit": "gpudev.server_cli.audit:audit",
         "down": "gpudev.server_cli.embedded:down",
         "expire": "gpudev.server_cli.expire:expire",
-        "keys": "gpudev.server_cli.keys:keys",
+        "keys": "gpudev.server_cli.users:keys",
         "migrate": "gpudev.server_cli.services:migrate",
         "nodes": "gpudev.server_cli.nodes:nodes",
         "processor": "gpudev.server_cli.services:processor",

@@ -16,8 +16,7 @@ from gpudev.adapters.postgres.database.migrator import ensure_queue_notification
 from gpudev.adapters.postgres.disks.operations import DISK_OPERATION_CHANGES_CHANNEL as DISK_CHANGES_CHANNEL
 from gpudev.adapters.postgres.queue.message_queue import QUEUE_INSERT_CHANNEL
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.cloud import open_volumes
-from gpudev.bootstrap.cluster import open_cluster
+from gpudev.bootstrap.cluster import open_cluster, open_volumes
 from gpudev.bootstrap.notifications import run_notifications
 from gpudev.bootstrap.reconcilers import run_periodic_reconcilers
 from gpudev.bootstrap.service_runtime import check_schema, wait_for_schema

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.cloud import open_cloud
-from gpudev.bootstrap.cluster import open_cluster
+from gpudev.bootstrap.cluster import open_cloud, open_cluster
 from gpudev.bootstrap.service_runtime import check_schema
 from gpudev.domain.errors import GpuDevError, Invalid
 from gpudev.metrics import instruments

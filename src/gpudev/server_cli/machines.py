@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.adapters.postgres.stores import Stores, open_stores
-from gpudev.bootstrap.cloud import open_cloud, open_cluster_machines, open_node_groups
+from gpudev.bootstrap.cluster import open_cloud, open_cluster_machines, open_node_groups
 from gpudev.domain.access.users import Role, User
 from gpudev.domain.backoff import growing_pauses
 from gpudev.domain.errors import Conflict, Invalid, Unavailable

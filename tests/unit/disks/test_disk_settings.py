@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.bootstrap.cloud import open_cloud
+from gpudev.bootstrap.cluster import open_cloud
 from gpudev.settings import LOCAL_ZONE, given_variables, load_settings
 
 

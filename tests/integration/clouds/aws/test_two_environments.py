@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from gpudev.adapters.aws.cloud import AwsCloud
-from gpudev.bootstrap.cloud import open_cloud
+from gpudev.bootstrap.cluster import open_cloud
 from gpudev.ports.cloud import DISK_ID_TAG, ENVIRONMENT_TAG, OWNER_TAG, Volume
 from gpudev.settings import AwsSettings, load_settings
 from support.clouds.aws_stub import AwsStub
