@@ -4,7 +4,6 @@ A process is identified by its pid, its start time and the boot in which it star
 knows what the processes do. On systems other than Linux psutil answers; this is not tested on macOS.
 """
 
-import asyncio
 import ctypes
 import functools
 import os
@@ -198,13 +197,16 @@ def _start_by_psutil(pid: int) -> str | None:
         return None
 
 
-# Waiting on the event loop for the end of a process: by pidfd where the kernel has it, else by polling.
+# Waiting on the event loop for the end of a process: by pidfd where the kernel has it, else by polling. asyncio is
+# imported on use, because `gpu-dev up` starts faster without it.
 
 
 POLL_S = 0.1
 
 
 async def wait_until_ended(process: ProcessIdentity | None) -> None:
+    import asyncio
+
     if process is None:
         return
     try:
@@ -222,6 +224,8 @@ async def wait_until_ended(process: ProcessIdentity | None) -> None:
 
 
 async def wait_until_readable(fd: int) -> None:
+    import asyncio
+
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
