@@ -15,6 +15,7 @@ import pytest
 from contracts.cloud_worlds import LONG_AGO, CloudViewWorld, CloudWorld, FaultyWorld, GroupsWorld, Listing, ours
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.ports.cloud import DISK_ID_TAG, OWNER_TAG, RECORDED_TAG, CloudDisks, NodeGroup, SnapshotState
+from support.polling import eventually_async
 
 PATIENCE_S = 20.0
 
@@ -210,9 +211,11 @@ class CloudDisksContract:
     async def test_a_volume_grows_and_never_shrinks(self, world: CloudWorld) -> None:
         small, large = world.sizes
         volume = await world.new_volume()
-        async with asyncio.timeout(PATIENCE_S):
-            while (await world.cloud.grow_volume(volume.volume_id, large)).size_gb < large:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # asked again, as its callers do
+
+        async def has_grown() -> bool:
+            return (await world.cloud.grow_volume(volume.volume_id, large)).size_gb >= large
+
+        await eventually_async(has_grown)
         for size in (large, small):
             assert (await world.cloud.grow_volume(volume.volume_id, size)).size_gb == large
         found = await world.cloud.find_volume(volume.volume_id)

@@ -10,6 +10,7 @@ import pytest
 
 from gpudev.domain.ids import ReservationId, new_reservation_id
 from gpudev.ports.cluster import Cluster, ServerPhase, ServerSpec, ServerState
+from support.polling import eventually_async
 
 PATIENCE_S = 30.0
 
@@ -53,9 +54,7 @@ class ClusterWorld(ABC):
         return seen
 
     async def gone(self, reservation_id: ReservationId) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await self.cluster.ensure_gone(reservation_id):  # noqa: ASYNC110 - asked again, as its callers do
-                await asyncio.sleep(0.05)
+        await eventually_async(lambda: self.cluster.ensure_gone(reservation_id), within=PATIENCE_S, every=0.05)
 
 
 class ClusterContract:

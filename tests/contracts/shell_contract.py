@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpudev.domain.reservations.reservation import SshEndpoint
+from support.polling import eventually_async
 
 _PATIENCE_S = 60.0
 _MEGABYTES = 8
@@ -65,9 +66,11 @@ class SshAccess:
 
     async def arrive(self) -> "SshAccess":
         """Until the way in is open: whoever forwards the port may learn of it a moment later."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while (await _run([*self.ssh(), "true"])).returncode == 255:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.1)
+
+        async def is_open() -> bool:
+            return (await _run([*self.ssh(), "true"])).returncode != 255
+
+        await eventually_async(is_open, within=_PATIENCE_S, every=0.1)
         return self
 
 

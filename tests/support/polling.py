@@ -13,7 +13,7 @@ Failure = str | Callable[[], object]
 NOT_IN_TIME = "it did not happen in time"
 
 
-def eventually(claim: Callable[[], T], failure: Failure = NOT_IN_TIME, *, within: float = 60.0) -> T:
+def eventually(claim: Callable[[], T | None], failure: Failure = NOT_IN_TIME, *, within: float = 60.0) -> T:
     """The claim's first result that is true."""
     deadline = time.monotonic() + within
     while not (found := claim()):
@@ -23,7 +23,11 @@ def eventually(claim: Callable[[], T], failure: Failure = NOT_IN_TIME, *, within
 
 
 async def eventually_async(
-    claim: Callable[[], Awaitable[T] | T], failure: Failure = NOT_IN_TIME, *, within: float = 60.0, every: float = 0.02
+    claim: Callable[[], Awaitable[T | None] | T | None],
+    failure: Failure = NOT_IN_TIME,
+    *,
+    within: float = 60.0,
+    every: float = 0.02,
 ) -> T:
     """The same for a claim that may be awaited, while other tasks go on."""
     deadline = time.monotonic() + within
@@ -34,6 +38,20 @@ async def eventually_async(
         if found:
             return found
         assert time.monotonic() < deadline, _describe(failure)
+        await asyncio.sleep(every)
+
+
+async def until_it_succeeds(
+    act: Callable[[], Awaitable[T]], error: type[Exception], *, within: float = 60.0, every: float = 0.05
+) -> T:
+    """The first result of what fails with this error at first."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return await act()
+        except error:
+            if time.monotonic() > deadline:
+                raise
         await asyncio.sleep(every)
 
 

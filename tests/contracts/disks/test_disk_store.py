@@ -29,6 +29,7 @@ from gpudev.planning.disks.acceptance import accept_request
 from support.disks.disk_queries import disk_history
 from support.disks.memory_store import MemoryDiskStore
 from support.disks.postgres_store import PostgresStoreWorld
+from support.polling import eventually_async
 
 
 class MemoryStoreWorld(StoreWorld):
@@ -201,6 +202,4 @@ async def test_a_name_that_a_submit_takes_after_we_looked_is_refused_in_words(
 
 
 async def _until_somebody_waits(connection: Connection) -> None:
-    async with asyncio.timeout(10):
-        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually_async(lambda: connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))

@@ -12,6 +12,7 @@ from gpudev import AsyncGpuDev, CommandFailed, GpuDev, NotFound, NotInTime, Reje
 from gpudev.sdk.remote import remote_commands, upload
 from gpudev.wire.reservations import JobView
 from support.client.fake_api import make_job
+from support.polling import eventually_async
 from support.system.embedded_system import System
 
 pytestmark = pytest.mark.slow
@@ -262,9 +263,11 @@ async def test_whoever_is_cancelled_releases_what_they_had(system: System, clien
         waiting = asyncio.create_task(concurrent.reserve(gpus=1, disk="none").__aenter__())
         running = asyncio.create_task(server.run("sleep 60"))
         listening = asyncio.create_task(_last_event(concurrent, server.id))
-        async with asyncio.timeout(30):
-            while len(await concurrent.jobs.list()) < 2:  # noqa: ASYNC110 - others' state, which sets no event
-                await asyncio.sleep(0.05)
+
+        async def are_both_there() -> bool:
+            return len(await concurrent.jobs.list()) == 2
+
+        await eventually_async(are_both_there, every=0.05)
         for task in (waiting, running, listening):
             task.cancel()
         results = await asyncio.gather(waiting, running, listening, return_exceptions=True)

@@ -1,6 +1,5 @@
 """The chart's database with real processes: its own scripts and configuration, and the environment of its own pods."""
 
-import asyncio
 import contextlib
 import signal
 from base64 import b64encode
@@ -16,6 +15,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.settings import API_ROLE, DatabaseSettings
 from support.deploy.helm_chart import Helm, Object
 from support.deploy.postgres_pods import postgres_pods
+from support.polling import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PRIMARY, REPLICA = "postgres-primary", "postgres-replica"
@@ -174,11 +174,11 @@ async def _send(database: DatabaseSettings, text: str) -> None:
 
 
 async def _until_user(database: DatabaseSettings, name: str) -> None:
-    async with asyncio.timeout(150):
-        while True:
-            # It does not answer yet, or the schema is still on its way to it.
-            with contextlib.suppress(Unavailable, asyncpg.UndefinedTableError):
-                async with _session(database) as session:
-                    if await session.fetchval("SELECT EXISTS (SELECT FROM api_users WHERE username = $1)", name):
-                        return
-            await asyncio.sleep(0.05)
+    async def exists() -> bool:
+        # It does not answer yet, or the schema is still on its way to it.
+        with contextlib.suppress(Unavailable, asyncpg.UndefinedTableError):
+            async with _session(database) as session:
+                return bool(await session.fetchval("SELECT EXISTS (SELECT FROM api_users WHERE username = $1)", name))
+        return False
+
+    await eventually_async(exists, within=150, every=0.05)

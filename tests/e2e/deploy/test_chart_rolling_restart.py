@@ -16,6 +16,7 @@ from gpudev.adapters.postgres.stores import Stores
 from gpudev.domain.access.users import Role
 from gpudev.settings import DatabaseSettings
 from support.deploy.helm_chart import Helm, Object, containers
+from support.polling import eventually_async
 from support.ports import free_port
 from support.system.embedded_system import SERVER
 
@@ -75,10 +76,12 @@ class ApiPods:
         """Until its readiness probe says yes."""
         port = self._spawn()
         path = self._container["readinessProbe"]["httpGet"]["path"]
-        async with asyncio.timeout(180):
-            while await _get(port, path) != "200":
-                assert self._processes[port].poll() is None, (self._folder / f"api-{port}.log").read_text()
-                await asyncio.sleep(0.1)
+
+        async def is_ready() -> bool:
+            assert self._processes[port].poll() is None, (self._folder / f"api-{port}.log").read_text()
+            return await _get(port, path) == "200"
+
+        await eventually_async(is_ready, within=180, every=0.1)
         self.ready.append(port)
 
     def _spawn(self) -> int:

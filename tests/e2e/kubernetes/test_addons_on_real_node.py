@@ -14,10 +14,11 @@ from gpudev.adapters.ssh_tunnels import SshTunnels
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations.reservation import SshEndpoint
-from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, jupyter_path
+from gpudev.domain.sessions.addons import JupyterSpec, JupyterState, JupyterStatus, jupyter_path
 from gpudev.ports.cluster import ServerPhase
 from support.kubernetes.real_node import RealNode
 from support.kubernetes.real_node_world import RealWorld
+from support.polling import eventually_async
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -72,13 +73,13 @@ async def check_jupyter(world: RealWorld, rid: ReservationId, owners: tuple[str,
     """The image has none: that is told, and the way there leads nowhere."""
     private, public = generate_key_pair()
     wish = JupyterSpec("a-token", public, jupyter_path(rid))
-    async with asyncio.timeout(60):
-        while True:
-            seen = await world.cluster.apply_addons(rid, owners, wish)
-            assert seen is not None
-            if seen.state is JupyterState.FAILED:
-                break
-            await asyncio.sleep(0.2)
+
+    async def failed() -> JupyterStatus | None:
+        status = await world.cluster.apply_addons(rid, owners, wish)
+        assert status is not None
+        return status if status.state is JupyterState.FAILED else None
+
+    seen = await eventually_async(failed, every=0.2)
     assert seen.reason is not None
     assert "pip install jupyterlab" in seen.reason
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ from support.kubernetes.api import KubeApi, Object, is_ready
 from support.kubernetes.control_plane import ControlPlane
 from support.kubernetes.images import DEV_IMAGE, pause_program, write_image
 from support.kubernetes.real_node import RealNode, why_not
+from support.polling import until_it_succeeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,19 +35,11 @@ def pod(name: str, image: str, command: list[str], **more: object) -> Object:
 
 async def call(address: str, port: int) -> bytes:
     """kube-proxy learns of a new service through a watch of its own."""
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            reader, writer = await asyncio.open_connection(address, port)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(0.05)
-        else:
-            answer = await reader.read()
-            writer.close()
-            await writer.wait_closed()
-            return answer
+    reader, writer = await until_it_succeeds(lambda: asyncio.open_connection(address, port), OSError)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
 
 
 async def test_a_pod_runs_and_answers_through_its_node_port(

@@ -5,6 +5,7 @@ import asyncio
 import re
 import shutil
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import httpx2
 import pytest
@@ -12,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from support.fixtures.jupyter import MOST_PER_USER, STUB, Place
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -193,9 +195,12 @@ async def test_without_jupyter_in_the_dev_server_its_owner_is_told_what_to_do(pl
     assert (await ada.post(f"{path}/link")).status_code == 409
     (place.home(job_id) / ".bash_profile").write_text("PATH=/usr/bin:/bin\n")
     await ada.post(f"{path}/enable")
-    async with asyncio.timeout(60):
-        while (told := (await ada.get(path)).json())["state"] != "failed":  # noqa: ASYNC110 - it is asked
-            await asyncio.sleep(0.1)
+
+    async def failed() -> dict[str, Any] | None:
+        status: dict[str, Any] = (await ada.get(path)).json()
+        return status if status["state"] == "failed" else None
+
+    told = await eventually_async(failed, every=0.1)
     assert "pip install jupyterlab" in told["reason"]
     assert "pip install jupyterlab" in (await ada.post(f"{path}/link")).json()["detail"]
     assert (await ada.post(f"{path}/disable")).json()["state"] == "off"

@@ -16,6 +16,7 @@ from gpudev.domain.errors import Forbidden, RateLimited, Unauthenticated
 from gpudev.settings import Settings
 from support.api.harness import Api, submit
 from support.clock import ManualClock
+from support.polling import eventually_async
 
 
 async def test_who_was_disabled_gets_no_key_that_works_once_they_are_enabled(stores: Stores) -> None:
@@ -126,8 +127,7 @@ async def test_a_key_is_compared_as_a_whole(stores: Stores, monkeypatch: pytest.
 
 
 async def _until_waiting(connection: asyncpg.Connection, many: int) -> None:
-    async with asyncio.timeout(20):
-        while many > await connection.fetchval(  # noqa: ASYNC110 - the database's state
-            "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
-        ):
-            await asyncio.sleep(0.01)
+    async def are_waiting() -> bool:
+        return await connection.fetchval("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted") >= many
+
+    await eventually_async(are_waiting)

@@ -241,7 +241,7 @@ async def test_silence_is_broken_by_comments_and_a_source_is_closed_when_the_rea
         try:
             while True:
                 yield None
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
         finally:
             closed.set()
 

@@ -16,6 +16,7 @@ from gpudev.ports.leases import ReconcilePass
 from gpudev.processor.cluster_publisher import NodeGroupsState
 from gpudev.settings import Settings
 from support.paper_cloud import PaperCloud
+from support.polling import eventually_async
 from support.processor_world import World
 
 
@@ -84,12 +85,9 @@ async def test_only_the_processor_that_plans_reconciles_and_failures_end_nothing
         await asyncio.sleep(0.2)
         assert cloud.asked == [], "nobody plans yet"
         await reconciler_world.processor.acquire_lease()
-        async with asyncio.timeout(30):
-            while cloud.asked.count("volumes") < 2:  # noqa: ASYNC110 - others' state, which sets no event
-                await asyncio.sleep(0.01)
-            cloud.refuse_volumes = None
-            while not await reconciler_world.stores.disk_records.list_records():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually_async(lambda: cloud.asked.count("volumes") >= 2)
+        cloud.refuse_volumes = None
+        await eventually_async(reconciler_world.stores.disk_records.list_records)
         assert "groups" in cloud.asked
     finally:
         task.cancel()

@@ -17,6 +17,7 @@ from gpudev.ports.leases import ReconcilePass
 from gpudev.settings import DatabaseSettings
 from support.clouds.aws_stub import AwsStub, Cut, Delay, Fault
 from support.paper_cloud import BEGINNING
+from support.polling import eventually_async
 from support.system.reconcile_commands import Operator, columns, give
 
 pytestmark = pytest.mark.slow
@@ -150,8 +151,7 @@ async def test_a_killed_run_leaves_its_lock_to_the_next(operator: Operator, stub
     give(stub)
     stub.faults.append(Fault(Delay(30)))
     killed = await operator.start("reconcile", "disks")
-    while not stub.called:  # noqa: ASYNC110 - another process
-        await asyncio.sleep(0.02)
+    await eventually_async(lambda: stub.called)
     stub.faults.clear()
     killed.kill()
     await killed.communicate()

@@ -1,8 +1,7 @@
 """The mirror of a real cluster, over good lines and bad ones."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -26,6 +25,7 @@ from support.kubernetes.api import KubeApi
 from support.kubernetes.bad_line import CuttingProxy
 from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 SOON = timedelta(seconds=20)
@@ -52,13 +52,6 @@ async def mirrored(settings: KubernetesSettings, api: KubernetesApi | None = Non
 
 def object_counts(mirror: ClusterCache) -> dict[str, int]:
     return {one.kind.plural: len(one._store) for one in mirror.reflectors}
-
-
-async def until(is_so: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "not within the time"
-        await asyncio.sleep(0.02)
 
 
 def own_pod(rid: ReservationId, node: str | None = None, *, rank: int = 0, members: int = 1, gpus: int = 1) -> Any:
@@ -103,19 +96,19 @@ async def test_the_mirror_shows_nodes_pods_and_services_as_they_come_and_go(
         def facts() -> Any:
             return compute_server_state(mirror.get_server_parts(rid), mirror.nodes, SystemClock().now(), settings).state
 
-        await until(lambda: facts().phase is ServerPhase.READY)
+        await eventually_async(lambda: facts().phase is ServerPhase.READY)
         assert facts().connection.host == "198.51.100.7"
         assert 30000 <= facts().connection.port <= 32767
-        await until(lambda: len(mirror.pods_on(first)) == 2)
+        await eventually_async(lambda: len(mirror.pods_on(first)) == 2)
         seen = compute_node_states(mirror.nodes.values(), mirror.pods_on, load_catalogue(), settings)
         (node,) = [one for one in seen.nodes if one.name == first]
         assert (node.units, node.foreign_units, node.offers) == (8, 3, True)
         await fake_nodes.cordon(first)
-        await until(lambda: mirror.nodes[first].cordoned)
+        await eventually_async(lambda: mirror.nodes[first].cordoned)
         mirror.expect_removal(rid)
         await kube_api.delete("pods", pod_name(rid), namespace)
         await kube_api.delete("services", pod_name(rid), namespace)
-        await until(lambda: rid not in mirror.reservation_ids())
+        await eventually_async(lambda: rid not in mirror.reservation_ids())
         assert object_counts(mirror)["services"] == 0
 
 
@@ -128,7 +121,7 @@ async def test_an_answer_of_the_api_server_shows_before_the_watch_tells(kube: Cl
         mirror.record_write_response(made)
         assert rid in mirror.reservation_ids()
         await api.delete(POD, pod_name(rid), grace_seconds=0)
-        await until(lambda: mirror.get_server_parts(rid).gone)
+        await eventually_async(lambda: mirror.get_server_parts(rid).gone)
         mirror.record_write_response(made)
         assert not mirror.get_server_parts(rid).pods
         await api.close()
@@ -148,7 +141,7 @@ async def test_listeners_hear_of_what_matters_and_of_nothing_else(
         before = [one.watch_count for one in mirror.reflectors]
         hearing = asyncio.create_task(_next(changes))
         # One watch ended and one began since, so both have long been told.
-        await until(
+        await eventually_async(
             lambda: all(one.watch_count > then + 1 for one, then in zip(mirror.reflectors, before, strict=True))
         )
         assert not hearing.done()
@@ -163,7 +156,7 @@ async def test_many_changes_at_once_come_as_few(kube: Cluster, kube_api: KubeApi
         changes = mirror.changes()
         rids = [new_reservation_id() for _ in range(20)]
         await asyncio.gather(*(kube_api.create("services", own_service(rid), namespace) for rid in rids))
-        await until(lambda: object_counts(mirror)["services"] == 20)
+        await eventually_async(lambda: object_counts(mirror)["services"] == 20)
         await asyncio.wait_for(anext(changes), 20)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(changes), 0.3)
@@ -185,7 +178,7 @@ async def test_a_watch_that_is_cut_again_and_again_loses_no_event_and_lists_once
                 await asyncio.sleep(0.05)
                 await kube_api.delete("pods", pod_name(rid), namespace, grace=0)
             # Every one of them lived only for a moment; the trace it left proves that its end was heard of.
-            await until(lambda: all(mirror.get_server_parts(rid).gone for rid in rids))
+            await eventually_async(lambda: all(mirror.get_server_parts(rid).gone for rid in rids))
             assert all(one.was_observed for rid in rids for one in mirror.get_server_parts(rid).gone)
             assert line.cuts > 10
             assert pods.list_count == listings
@@ -213,7 +206,7 @@ async def test_forgotten_history_is_listed_anew_and_what_went_meanwhile_is_notic
             await asyncio.to_thread(plane.forget_history)
             line.speak_again()
             await line.cut()
-            await until(lambda: mirror.get_server_parts(comes).pods, 40)
+            await eventually_async(lambda: mirror.get_server_parts(comes).pods, 40)
             assert mirror.reflectors[1].list_count == listings + 1
             assert mirror.get_server_parts(stays).pods
             (trace,) = mirror.get_server_parts(goes).gone
@@ -243,13 +236,13 @@ async def test_a_killed_api_server_makes_the_mirror_stale_and_changes_nothing(ow
                 return "does not answer" in str(error)
             return False
 
-        await until(is_stale, 10)
+        await eventually_async(is_stale, 10)
         assert SystemClock().now() - killed_at >= settings.stale_after - settings.watch_timeout
         assert object_counts(mirror) == sizes
         assert mirror.get_server_parts(rid).pods and not mirror.get_server_parts(rid).gone
         await asyncio.to_thread(plane.start_apiserver)
         await kube_api.create("pods", own_pod(late), namespace)
-        await until(lambda: not is_stale() and mirror.get_server_parts(late).pods)
+        await eventually_async(lambda: not is_stale() and mirror.get_server_parts(late).pods)
         assert mirror.check_fresh() > killed_at
         assert not mirror.get_server_parts(rid).gone
     await kube_api.close()
@@ -260,14 +253,11 @@ async def test_a_line_that_falls_silent_makes_the_mirror_stale(kube: Cluster, na
         settings = settings_for(kube.kubeconfig_with(server=line.url), namespace)
         async with mirrored(settings) as mirror:
             line.fall_silent()
-            began = time.monotonic()
             with pytest.raises(Unavailable, match="have not been updated"):
-                while time.monotonic() - began < 10:
-                    mirror.check_fresh()
-                    await asyncio.sleep(0.05)
+                await eventually_async(mirror.check_fresh, within=10)
             line.speak_again()
             await line.cut()
-            await until(lambda: _is_fresh(mirror))
+            await eventually_async(lambda: _is_fresh(mirror))
 
 
 async def test_an_idle_cluster_stays_fresh(kube: Cluster, namespace: str, kube_api: KubeApi) -> None:
@@ -309,12 +299,12 @@ async def test_a_listing_that_breaks_off_changes_nothing(kube: Cluster, kube_api
         pods = mirror.reflectors[1]
         assert len(mirror.reservation_ids()) == 5
         api.breaks, pods._needs_list = True, True
-        await until(lambda: api.broken >= 3)
+        await eventually_async(lambda: api.broken >= 3)
         assert len(mirror.reservation_ids()) == 5
         assert not any(mirror.get_server_parts(rid).gone for rid in rids)
         assert pods.list_count == 1
         api.breaks = False
-        await until(lambda: pods.list_count == 2)
+        await eventually_async(lambda: pods.list_count == 2)
 
 
 async def test_a_server_that_is_not_there_at_the_start_is_named(kube: Cluster, namespace: str) -> None:

@@ -14,6 +14,7 @@ from support.kubernetes.bad_line import CuttingProxy
 from support.kubernetes.cluster_world import KINDS, KubernetesWorld
 from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -23,12 +24,13 @@ _PATIENCE_S = 90.0
 
 async def _insist(act: Callable[[], Awaitable[object]], claim: Callable[[object], bool] = lambda _: True) -> None:
     """As the processor does: what could not be asked, or is not so yet, is asked again."""
-    async with asyncio.timeout(_PATIENCE_S):
-        while True:
-            with contextlib.suppress(Unavailable):
-                if claim(await act()):
-                    return
-            await asyncio.sleep(0.1)
+
+    async def is_so() -> bool:
+        with contextlib.suppress(Unavailable):
+            return claim(await act())
+        return False
+
+    await eventually_async(is_so, within=_PATIENCE_S, every=0.1)
 
 
 async def _is(world: KubernetesWorld, spec: ServerSpec, phase: ServerPhase) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from support.kubernetes.bad_line import CuttingProxy
 from support.kubernetes.control_plane import ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
 from support.paths import TESTS
+from support.polling import eventually, until_it_succeeds
 
 pytestmark = pytest.mark.slow
 
@@ -204,14 +204,7 @@ def _names(objects: list[Object]) -> set[str]:
 
 async def _eventually_lists(api: KubeApi) -> list[Object]:
     """The authorizer learns of a new binding through a watch of its own."""
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            return await api.list("pods", "default")
-        except KubeRefused:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(0.05)
+    return await until_it_succeeds(lambda: api.list("pods", "default"), KubeRefused)
 
 
 async def test_a_bad_line_breaks_watches_and_falls_silent_when_told(own_control_plane: ControlPlane) -> None:
@@ -258,10 +251,7 @@ def test_a_control_plane_dies_with_a_test_that_was_killed(kube_binaries: Path, t
         noted = json.loads((tmp_path / "kube" / "apiserver.pid").read_text())["pid"]
         assert psutil.pid_exists(noted)
         owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while _processes_of(tmp_path):
-        assert time.monotonic() < deadline, _processes_of(tmp_path)
-        time.sleep(0.05)
+    eventually(lambda: not _processes_of(tmp_path), lambda: _processes_of(tmp_path))
 
 
 def _processes_of(folder: Path) -> list[str]:

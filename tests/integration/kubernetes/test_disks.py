@@ -1,7 +1,6 @@
 """Disks on a real control plane: what stands for a volume is bound by the real controllers and ends with its
 reservation. No CSI driver runs here: that a volume is attached, mounted, formatted and detached was not tested."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -27,6 +26,7 @@ from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.disk_world import ON_AWS, DiskWorld, is_bound
 from support.kubernetes.fake_nodes import FakeNodes
 from support.kubernetes.rbac_grants import grant_rights, revoke_rights
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -165,9 +165,11 @@ async def test_a_refused_start_takes_back_what_stood_for_its_volume(world: DiskW
     )
     with pytest.raises(ClusterError, match="does not belong to this reservation"):
         await world.cluster.ensure_server(spec)
-    async with asyncio.timeout(10):
-        while await world.volumes_of(spec.reservation_id):  # noqa: ASYNC110 - they take a moment to go
-            await asyncio.sleep(0.05)
+
+    async def are_gone() -> bool:
+        return not await world.volumes_of(spec.reservation_id)
+
+    await eventually_async(are_gone, every=0.05)
 
 
 async def test_the_scheduler_never_takes_a_disk_to_another_zone(world: DiskWorld) -> None:
@@ -253,9 +255,7 @@ async def test_fewer_rights_suffice_for_whoever_only_ends_it(world: DiskWorld, k
     try:
         await ending.start()
         await ending.send_message(spec.reservation_id, "it ends soon")
-        async with asyncio.timeout(60):
-            while not await ending.ensure_gone(spec.reservation_id):  # noqa: ASYNC110 - the API server tells nobody
-                await asyncio.sleep(0.1)
+        await eventually_async(lambda: ending.ensure_gone(spec.reservation_id), every=0.1)
         assert await world.volumes_of(spec.reservation_id) == []
         assert await world.objects_of(spec.reservation_id) == []
         with pytest.raises(Unavailable, match="forbidden"):

@@ -13,6 +13,7 @@ from support.kubernetes.api import KubeApi
 from support.kubernetes.control_plane import Cluster
 from support.kubernetes.disk_world import ON_AWS, DiskWorld
 from support.kubernetes.fake_nodes import FakeNodes
+from support.polling import until_it_succeeds
 
 pytestmark = pytest.mark.slow
 KEEP = {"metadata": {"finalizers": ["example.com/not-yet"]}}
@@ -91,13 +92,8 @@ async def test_a_disk_comes_back_in_a_namespace_that_somebody_removed(world: Dis
     await world.api.delete("namespaces", world.namespace)
     await world.api.wait_gone("pods", spec.pod_name, world.namespace)
     await world.until(spec.reservation_id, ServerPhase.DEAD)
-    async with asyncio.timeout(45):  # not only when everything is looked after, once a minute
-        while True:
-            try:
-                await world.cluster.ensure_server(spec)
-                break
-            except Unavailable:
-                await asyncio.sleep(0.3)
+    # Sooner than when everything is looked after, once a minute.
+    await until_it_succeeds(lambda: world.cluster.ensure_server(spec), Unavailable, within=45)
     persistent, _ = await world.both_bound(spec)
     assert persistent["spec"]["csi"]["volumeHandle"] == world.volume.volume_id
     await world.gone(spec.reservation_id)

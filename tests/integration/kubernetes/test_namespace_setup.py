@@ -14,6 +14,7 @@ from support.kubernetes.cluster_world import KubernetesWorld
 from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
 from support.kubernetes.rbac_grants import grant_rights, revoke_rights
+from support.polling import eventually_async, until_it_succeeds
 
 pytestmark = pytest.mark.slow
 POLICY = "gpu-dev-servers"
@@ -29,13 +30,7 @@ async def world(
 
 
 async def start_at_last(world: KubernetesWorld, spec: ServerSpec) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await world.cluster.ensure_server(spec)
-                return
-            except Unavailable:
-                await asyncio.sleep(0.1)
+    await until_it_succeeds(lambda: world.cluster.ensure_server(spec), Unavailable)
 
 
 async def test_a_namespace_that_was_deleted_is_made_anew_with_its_policy(
@@ -90,11 +85,12 @@ async def test_nobody_is_started_while_the_policy_is_missing_and_may_not_be_made
         async with KubernetesWorld(kube, kube_api, fake_nodes, namespace, kubeconfig=own) as world:
             await kube_api.patch("roles", f"{namespace}-processor", {"rules": rules}, namespace)
             await kube_api.delete("networkpolicies", POLICY, namespace)
+
+            async def start_without_policy() -> None:
+                await world.cluster.ensure_server(world.spec())
+                await kube_api.delete("networkpolicies", POLICY, namespace)
+
             with pytest.raises(Unavailable, match=f"{POLICY} is missing"):
-                async with asyncio.timeout(30):
-                    while True:
-                        await world.cluster.ensure_server(world.spec())
-                        await kube_api.delete("networkpolicies", POLICY, namespace)
-                        await asyncio.sleep(0.1)
+                await eventually_async(start_without_policy, every=0.1)
     finally:
         await revoke_rights(kube_api, namespace)

@@ -1,7 +1,5 @@
 """What a real control plane and KWOK's nodes write when dev servers die is told in the right words, within seconds."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -19,6 +17,7 @@ from gpudev.settings import KubernetesSettings
 from support.kubernetes.api import KubeApi, is_ready
 from support.kubernetes.control_plane import Cluster
 from support.kubernetes.fake_nodes import FakeNodes
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -65,12 +64,12 @@ class Watched:
             self.mirror.get_server_parts(rid), self.mirror.nodes, SystemClock().now(), self.settings
         )
 
-    async def until(self, rid: ReservationId, phase: ServerPhase, seconds: float = 20) -> ServerState:
-        deadline = time.monotonic() + seconds
-        while self.facts(rid).state.phase is not phase or self.facts(rid).state.is_restartable:
-            assert time.monotonic() < deadline, self.facts(rid)
-            await asyncio.sleep(0.02)
-        return self.facts(rid).state
+    async def until(self, rid: ReservationId, phase: ServerPhase) -> ServerState:
+        def is_so() -> ServerState | None:
+            state = self.facts(rid).state
+            return state if state.phase is phase and not state.is_restartable else None
+
+        return await eventually_async(is_so, lambda: self.facts(rid))
 
 
 @pytest.fixture
@@ -108,16 +107,20 @@ async def test_a_death_is_told_in_words(watched: Watched, fake_nodes: FakeNodes,
 async def test_every_step_of_a_slow_start_is_seen_in_order(watched: Watched, fake_nodes: FakeNodes) -> None:
     rid = await watched.start(await fake_nodes.add("n1"), "slow:800ms")
     steps: list[str | None] = []
-    while (seen := watched.facts(rid).state).phase is not ServerPhase.READY:
+
+    def is_ready() -> bool:
+        seen = watched.facts(rid).state
         if seen.phase is ServerPhase.STARTING and (not steps or steps[-1] != seen.step):
             steps.append(seen.step)
-        await asyncio.sleep(0.01)
+        return seen.phase is ServerPhase.READY
+
+    await eventually_async(is_ready, every=0.01)
     told = [str(step).split(" example")[0].split(",")[0] for step in steps]
     assert [step for step in told if step in ("pulling image", "starting the ssh server")][-2:] == [
         "pulling image",
         "starting the ssh server",
     ]
-    assert seen.node_shares[0].units == 1
+    assert watched.facts(rid).state.node_shares[0].units == 1
 
 
 async def test_a_pod_that_no_node_takes_is_given_up_with_the_schedulers_words(watched: Watched) -> None:

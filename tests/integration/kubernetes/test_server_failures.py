@@ -16,6 +16,7 @@ from support.kubernetes.cluster_world import KubernetesWorld
 from support.kubernetes.control_plane import Cluster, ControlPlane
 from support.kubernetes.fake_nodes import FakeNodes
 from support.kubernetes.server_specs import server_spec
+from support.polling import eventually_async, until_it_succeeds
 
 pytestmark = pytest.mark.slow
 
@@ -205,21 +206,17 @@ async def test_an_api_server_that_is_away_makes_no_statement(own_control_plane: 
             await world.cluster.ensure_gone(spec.reservation_id)
         with pytest.raises(Unavailable):
             await world.cluster.ensure_server(second)
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    await world.cluster.observe()
-                except Unavailable:
-                    break
-                await asyncio.sleep(0.1)
+
+        async def is_unavailable() -> bool:
+            try:
+                await world.cluster.observe()
+            except Unavailable:
+                return True
+            return False
+
+        await eventually_async(is_unavailable, within=20, every=0.1)
         await asyncio.to_thread(own_control_plane.start_apiserver)
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    seen = await world.cluster.observe()
-                    break
-                except Unavailable:
-                    await asyncio.sleep(0.1)
+        seen = await until_it_succeeds(world.cluster.observe, Unavailable, within=20)
         assert seen.servers[spec.reservation_id] == before
         await world.ready(second)
         for one in (spec, second):

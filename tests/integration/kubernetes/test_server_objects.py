@@ -1,6 +1,5 @@
 """What is made for a dev server on a real API server, what is left alone, and what is taken back."""
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 
@@ -15,6 +14,7 @@ from support.kubernetes.cluster_world import KubernetesWorld
 from support.kubernetes.control_plane import Cluster
 from support.kubernetes.fake_nodes import FakeNodes
 from support.kubernetes.server_specs import server_spec
+from support.polling import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,11 @@ async def world(
 
 async def taken_back(world: KubernetesWorld, spec: ServerSpec) -> None:
     """What was made before the refusal goes again; a pod that a node has already begun with takes its moment."""
-    async with asyncio.timeout(30):
-        while await world.objects_of(spec.reservation_id):  # noqa: ASYNC110 - asked of the API server
-            await asyncio.sleep(0.05)
+
+    async def is_gone() -> bool:
+        return not await world.objects_of(spec.reservation_id)
+
+    await eventually_async(is_gone, every=0.05)
 
 
 def _file(secret: Object, name: str) -> str:

@@ -1,6 +1,7 @@
 """The inside of dev servers on this machine: who is let in while they run, and Jupyter."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -90,13 +91,12 @@ def wish(spec: ServerSpec, public: str) -> JupyterSpec:
 
 
 async def until(world: LocalWorld, spec: ServerSpec, wanted: JupyterSpec, *states: JupyterState) -> JupyterStatus:
-    async with asyncio.timeout(60):
-        while True:
-            seen = await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), wanted)
-            assert seen is not None
-            if seen.state in states:
-                return seen
-            await asyncio.sleep(0.1)
+    async def reached() -> JupyterStatus | None:
+        status = await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), wanted)
+        assert status is not None
+        return status if status.state in states else None
+
+    return await eventually_async(reached, every=0.1)
 
 
 async def install_stub(world: LocalWorld, seen: ServerState) -> None:
@@ -151,9 +151,11 @@ async def test_jupyter_starts_in_a_running_dev_server_is_reached_by_its_key_and_
         assert (await ask(connection, wanted.base_url))["pid"] == running
         assert await world.cluster.apply_addons(spec.reservation_id, (world.public_key,), None) is None
         command = "pgrep -f '[j]upyter-lab' >/dev/null && echo runs || echo gone"
-        async with asyncio.timeout(20):
-            while await world.out(server, command) != "gone":  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.1)
+
+        async def is_gone() -> bool:
+            return await world.out(server, command) == "gone"
+
+        await eventually_async(is_gone, every=0.1)
         with pytest.raises(asyncssh.ChannelOpenError):
             await ask(connection, wanted.base_url)
     with pytest.raises(asyncssh.PermissionDenied):
@@ -210,13 +212,13 @@ async def test_one_that_cannot_start_says_why_and_one_that_dies_is_started_again
     async with await connect(server, private) as connection:
         first = (await ask(connection, again.base_url))["pid"]
         await one.out(server, "pkill -9 -f '[j]upyter-lab'")
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    if (await ask(connection, again.base_url))["pid"] != first:
-                        return
-                except (asyncssh.ChannelOpenError, ValueError):
-                    await asyncio.sleep(0.1)
+
+        async def is_another() -> bool:
+            with contextlib.suppress(asyncssh.ChannelOpenError, ValueError):
+                return (await ask(connection, again.base_url))["pid"] != first
+            return False
+
+        await eventually_async(is_another, every=0.1)
 
 
 async def test_it_runs_again_when_the_dev_server_is_made_anew(one: LocalWorld) -> None:

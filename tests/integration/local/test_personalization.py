@@ -12,6 +12,7 @@ import pytest
 from gpudev.adapters.local.machine.processes import find_processes_by_variable
 from gpudev.ports.cluster import ServerPhase, ServerSpec, ServerState
 from support.local.local_world import MODES, LocalWorld
+from support.polling import eventually_async
 from support.sessions.dotfiles_server import URL, DotfilesServer, serve_dotfiles
 
 pytestmark = [
@@ -31,13 +32,13 @@ def dotfiles(tmp_path: Path) -> Iterator[DotfilesServer]:
 async def settled(world: LocalWorld, spec: ServerSpec) -> ServerState:
     """Once it has been told what became of the set-up."""
     await world.ready(spec)
-    async with asyncio.timeout(30):
-        while True:
-            seen = await world.seen(spec.reservation_id)
-            assert seen is not None
-            if seen.setup_outcome is not None and "running" not in seen.setup_outcome:
-                return seen
-            await asyncio.sleep(0.05)
+
+    async def is_settled() -> ServerState | None:
+        seen = await world.seen(spec.reservation_id)
+        assert seen is not None
+        return seen if seen.setup_outcome is not None and "running" not in seen.setup_outcome else None
+
+    return await eventually_async(is_settled, every=0.05)
 
 
 async def test_all_of_it_is_done_as_the_user_with_the_variables_to_the_letter(

@@ -22,7 +22,8 @@ from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, new_disk_id
 from gpudev.ports.cloud import SnapshotState
 from support.clock import ManualClock
-from support.local.volume_world import PATIENCE_S, VolumeWorld, seen
+from support.local.volume_world import VolumeWorld, seen
+from support.polling import eventually_async
 
 
 @pytest.fixture
@@ -175,9 +176,7 @@ async def big_disk(world: VolumeWorld, gate: Gate) -> str:
 
 async def until_trying(gate: Gate) -> None:
     before = gate.tried
-    async with asyncio.timeout(20):
-        while gate.tried < before + 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await eventually_async(lambda: gate.tried >= before + 3, every=0.001)
 
 
 def find_progress(world: VolumeWorld, token: str) -> CopyProgress | None:
@@ -405,10 +404,13 @@ async def test_nobody_may_write_while_a_snapshot_is_being_copied(world: VolumeWo
     assert found is not None
     assert found.busy_reason == "its snapshot is still being copied"
     await world.complete(snapshot_id)
-    async with asyncio.timeout(PATIENCE_S):
-        while (again := await world.cloud.find_volume(volume.volume_id)) is not None and again.busy_reason:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-    assert again is not None
+
+    async def is_free() -> bool:
+        again = await world.cloud.find_volume(volume.volume_id)
+        assert again is not None
+        return not again.busy_reason
+
+    await eventually_async(is_free)
 
 
 async def test_a_snapshot_that_is_given_up_keeps_nobody_waiting(world: VolumeWorld) -> None:

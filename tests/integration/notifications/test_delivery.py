@@ -22,6 +22,7 @@ from gpudev.domain.reservations.lifecycle import Status
 from gpudev.processor.notifications import NotificationSender
 from gpudev.settings import NotifySettings, Settings, given_variables, load_settings
 from support.fixtures.notifications import Mailbox, Webhook
+from support.polling import eventually_async
 from support.processor_world import World
 
 pytestmark = pytest.mark.slow
@@ -102,9 +103,7 @@ async def test_a_place_that_hangs_delays_nobody(world: World, webhook: Webhook, 
     await world.turn()
     webhook.may_answer.clear()
     sending = asyncio.create_task(notifications.send_due())
-    async with asyncio.timeout(30):
-        while not (webhook.posts and mailbox.letters):  # noqa: ASYNC110 - other threads' doing
-            await asyncio.sleep(0.02)
+    await eventually_async(lambda: webhook.posts and mailbox.letters)
     second = await world.submit(1)
     await world.turn()
     assert (await world.kinds(second))[-1] == "active"

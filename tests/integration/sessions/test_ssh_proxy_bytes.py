@@ -149,10 +149,13 @@ async def test_whoever_reads_slowly_is_sent_slowly(proxy: Proxy, ada: httpx2.Asy
     async with proxy.open(await proxy.token(ada), max_queue=1) as session:
         await session.recv()
         before = -1
-        async with asyncio.timeout(20):
-            while before != pushed:  # until nothing moves any more
-                before = pushed
-                await asyncio.sleep(0.3)
+
+        def moves_no_more() -> bool:
+            nonlocal before
+            last, before = before, pushed
+            return last == pushed
+
+        await eventually_async(moves_no_more, every=0.3)
         assert pushed < 40 * 2**20, "more than the buffers of the system's sockets hold"
         (tunnel,) = proxy.sessions._open
         assert tunnel._client.get_write_buffer_size() < 2**20

@@ -1,7 +1,5 @@
 """The door for those who watch over a service: metrics and health, as Prometheus and a kubelet ask for them."""
 
-import asyncio
-import contextlib
 import socket
 from dataclasses import replace
 from datetime import timedelta
@@ -19,6 +17,7 @@ from gpudev.embedded.system import PROCESSOR, startup_parts
 from gpudev.metrics.instruments import request_seconds, requests
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.settings import Settings, load_settings
+from support.polling import until_it_succeeds
 from support.ports import free_port
 
 
@@ -28,11 +27,7 @@ def free_address() -> str:
 
 async def ask(address: str, path: str) -> httpx2.Response:
     async with httpx2.AsyncClient() as client:
-        for _ in range(100):
-            with contextlib.suppress(httpx2.ConnectError):
-                return await client.get(f"http://{address}{path}")
-            await asyncio.sleep(0.05)
-    raise AssertionError("nobody answers")
+        return await until_it_succeeds(lambda: client.get(f"http://{address}{path}"), httpx2.ConnectError)
 
 
 async def test_metrics_are_told_where_the_setting_says_and_nowhere_else() -> None:

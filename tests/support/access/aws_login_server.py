@@ -1,7 +1,5 @@
 """A server one can log in to, from a test's side."""
 
-import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ from gpudev.ports.access import SignedRequest
 from support.access.aws_signatures import Draft, wire
 from support.access.sts_stub import Identity, StsStub
 from support.clock import ManualClock
+from support.polling import eventually_async
 
 
 @dataclass
@@ -89,10 +88,7 @@ class Served:
         return any("/events " in line and key in line for line in self.arrived)
 
     async def until(self, claim: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not claim():
-            assert time.monotonic() < deadline, f"never happened: {what}"
-            await asyncio.sleep(0.02)
+        await eventually_async(claim, f"never happened: {what}", within=seconds)
 
     def requests(self, path: str) -> list[str]:
         return [line for line in self.arrived if f" {path} " in line]

@@ -20,6 +20,7 @@ from gpudev.wire.reservations import ExtendRequest, JobEvent, JobList, JobView, 
 from support.client.fake_disks import FakeDisks, NoSuchDisk
 from support.client.fake_traffic import Asked, Refusal, Trouble
 from support.client.fake_views import HOST_KEY, active, make_job, make_type
+from support.polling import eventually
 
 __all__ = ["HOST_KEY", "KEY", "Asked", "FakeApi", "Refusal", "Trouble", "active", "make_job", "make_type"]
 KEY = "gpudev_test_key"
@@ -106,10 +107,7 @@ class FakeApi:
         return [asked for asked in self.asked if asked.method == method and asked.path.endswith(path_end)]
 
     def wait_for(self, claim: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not claim():
-            assert time.monotonic() < deadline, f"never happened: {what}"
-            time.sleep(0.01)
+        eventually(claim, f"never happened: {what}", within=seconds)
 
     def find(self, text: str) -> JobView:
         digits = text.replace("-", "")

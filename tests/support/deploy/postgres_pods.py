@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from gpudev.settings import DatabaseSettings
 from support.deploy.helm_chart import Object, Rendered, containers
+from support.polling import eventually
 from support.ports import free_port
 
 ADDRESSES = {"postgres-primary": "127.0.0.2", "postgres-replica": "127.0.0.3"}
@@ -48,12 +48,15 @@ class PostgresPods:
     def start(self, name: str) -> None:
         """Until it answers."""
         self.spawn(name)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self._is_ready(name):
+
+        def is_ready() -> bool:
+            if self._is_ready(name):
+                return True
             if self._running[name].poll() is not None:
                 raise DoesNotStart(self.log(name))
-            assert time.monotonic() < deadline, f"{name} does not answer:\n{self.log(name)}"
-            time.sleep(0.05)
+            return False
+
+        eventually(is_ready, lambda: f"{name} does not answer:\n{self.log(name)}", within=_PATIENCE_SECONDS)
 
     def spawn(self, name: str) -> None:
         container = self._container(name)

@@ -7,15 +7,15 @@
 Kinds go by their plural as in a path: "pods", "nodes", "services", "networkpolicies".
 """
 
-import asyncio
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import httpx2
+
+from support.polling import eventually_async
 
 Object = dict[str, Any]
 _GROUPS = {
@@ -146,20 +146,22 @@ class KubeApi:
     ) -> Object:
         """The object once it is so."""
         seen: Object | None = None
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+
+        async def found() -> Object | None:
+            nonlocal seen
             seen = await self.find(kind, name, namespace)
-            if seen is not None and is_so(seen):
-                return seen
-            await asyncio.sleep(0.05)
-        raise TimeoutError(f"{kind} {name} is not so within {seconds} s: {seen and (seen.get('status') or seen)}")
+            return seen if seen is not None and is_so(seen) else None
+
+        def describe() -> str:
+            return f"{kind} {name} is not so within {seconds} s: {seen and (seen.get('status') or seen)}"
+
+        return await eventually_async(found, describe, within=seconds, every=0.05)
 
     async def wait_gone(self, kind: str, name: str, namespace: str | None = None, *, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while await self.find(kind, name, namespace) is not None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{kind} {name} is still there after {seconds} s")
-            await asyncio.sleep(0.05)
+        async def is_gone() -> bool:
+            return await self.find(kind, name, namespace) is None
+
+        await eventually_async(is_gone, f"{kind} {name} is still there after {seconds} s", within=seconds, every=0.05)
 
 
 def is_ready(thing: Object) -> bool:

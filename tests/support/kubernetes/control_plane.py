@@ -19,7 +19,6 @@ import os
 import random
 import signal
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from support.kubernetes.binaries import ensure_binaries
 from support.kubernetes.processes import Processes
 from support.kubernetes.stages import write_stages
+from support.polling import eventually
 from support.ports import free_port
 
 ADMIN_TOKEN = "admin-of-the-tests"
@@ -237,12 +237,14 @@ class ControlPlane:
         return _get(f"{self.url}{path}", Authorization=f"Bearer {ADMIN_TOKEN}")
 
     def _wait_until(self, what: str, is_true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not is_true():
+        def is_so() -> bool:
+            if is_true():
+                return True
             self._processes.check()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {_PATIENCE_SECONDS:.0f} s: {what} (logs in {self.folder})")
-            time.sleep(0.05)
+            return False
+
+        failure = f"not within {_PATIENCE_SECONDS:.0f} s: {what} (logs in {self.folder})"
+        eventually(is_so, failure, within=_PATIENCE_SECONDS)
 
 
 class ExistingCluster:

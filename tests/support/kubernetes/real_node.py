@@ -24,6 +24,8 @@ from pathlib import Path
 
 import psutil
 
+from support.polling import eventually
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -171,9 +173,9 @@ class RealNode:
         """Once it has registered: its pretended GPUs, which a device plugin would report."""
         try:
             await api.wait("nodes", self.name, None, is_ready, seconds=90)
-        except TimeoutError as late:
+        except AssertionError as late:
             self._processes.check()
-            raise TimeoutError(f"{late}\n{self._processes.log_tail('kubelet')}") from late
+            raise AssertionError(f"{late}\n{self._processes.log_tail('kubelet')}") from late
         gpus = {"nvidia.com/gpu": str(self._gpus)}
         status = {"status": {"capacity": gpus, "allocatable": gpus}}
         await api.patch("nodes", self.name, status, subresource="status")
@@ -192,13 +194,12 @@ class RealNode:
         """Its first process: when it ends, the kernel ends all others in there."""
         self._processes.start("machine", "unshare", *_NAMESPACES, str(pause_program()))
         outside = psutil.Process(self._processes.pids()["machine"])
-        deadline = time.monotonic() + 10
-        while not (children := outside.children()) or children[0].name() != "pause":
+
+        def first_inside() -> psutil.Process | None:
             self._processes.check()
-            if time.monotonic() > deadline:
-                raise TimeoutError("the node's namespaces did not open")
-            time.sleep(0.02)
-        self._first = children[0].pid
+            return next((child for child in outside.children()[:1] if child.name() == "pause"), None)
+
+        self._first = eventually(first_inside, "the node's namespaces did not open").pid
 
     def _lay_cable(self) -> None:
         near, far = f"{self.cable}a", f"{self.cable}b"
@@ -230,12 +231,12 @@ class RealNode:
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._cni()))
         (self.folder / "containerd.toml").write_text(self._containerd_settings())
         self._start("containerd", "containerd", "--config", str(self.folder / "containerd.toml"))
-        deadline = time.monotonic() + 30
-        while not self._answers("version"):
+
+        def answers() -> bool:
             self._processes.check()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"containerd does not answer:\n{self._processes.log_tail('containerd')}")
-            time.sleep(0.1)
+            return self._answers("version")
+
+        eventually(answers, lambda: f"containerd does not answer:\n{self._processes.log_tail('containerd')}")
 
     def _start_kubelet(self) -> None:
         (self.folder / "resolv.conf").write_text("nameserver 10.96.0.10\n")

@@ -23,6 +23,7 @@ from support.deploy.built_images import build_dev_server, why_no_builder
 from support.kubernetes.images import DEV_IMAGE, write_image
 from support.kubernetes.real_node import RealNode
 from support.kubernetes.server_specs import server_spec
+from support.polling import eventually_async
 
 INIT_IMAGE = "gpu-dev.test/dev-server:1"
 
@@ -103,12 +104,13 @@ class RealWorld(ClusterWorld):
 
     async def ssh(self, connection: SshEndpoint, command: str) -> str:
         """The first try may come before kube-proxy knows the way."""
-        for is_last in (*[False] * 50, True):
-            done = await asyncio.to_thread(
+
+        async def answered() -> "subprocess.CompletedProcess[str] | None":
+            result = await asyncio.to_thread(
                 subprocess.run, self.ssh_command(connection, command), capture_output=True, text=True, timeout=30
             )
-            if done.returncode != 255 or is_last:
-                break
-            await asyncio.sleep(0.1)
+            return result if result.returncode != 255 else None
+
+        done = await eventually_async(answered, f"{command}: ssh does not get in", every=0.1)
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout

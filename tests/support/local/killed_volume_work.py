@@ -26,6 +26,7 @@ from gpudev.adapters.local.volumes.volume_store import LocalVolumeStore
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import SnapshotState
 from support.local.volume_world import seen
+from support.polling import eventually_async
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 DISK, COPY, FIRST, SECOND = (f"00000000-0000-4000-8000-{number:012}" for number in range(4))
@@ -187,8 +188,7 @@ def names(disks: Disks) -> set[str]:
 async def start_and_close(disks: Disks) -> None:
     cloud = LocalCloud(disks.folder, SystemClock())
     await cloud.start()
-    while cloud._background_tasks:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await eventually_async(lambda: not cloud._background_tasks, every=0.001)
     await cloud.close()
 
 

@@ -1,6 +1,5 @@
 """Local volumes for tests: a state folder, the cloud on it, and a hand that reaches past it."""
 
-import asyncio
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -22,6 +21,7 @@ from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
 from gpudev.ports.cluster import ServerSpec
+from support.polling import eventually_async
 
 PATIENCE_S = 60.0
 
@@ -67,9 +67,8 @@ class VolumeWorld(CloudWorld):
 
     async def cleaned_up(self) -> None:
         """What goes on in the background has ended, and nothing is left that should not be."""
-        async with asyncio.timeout(PATIENCE_S):
-            while any(list(folder.iterdir()) for folder in (self.folders.trash, self.folders.drafts)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        folders = (self.folders.trash, self.folders.drafts)
+        await eventually_async(lambda: not any(list(folder.iterdir()) for folder in folders), within=PATIENCE_S)
 
     # What the contracts ask for
 
@@ -127,9 +126,11 @@ class VolumeWorld(CloudWorld):
         remove_folder(self.folders.volume_path(volume_id))
 
     async def complete(self, snapshot_id: str) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while (found := await self.cloud.find_snapshot(snapshot_id)) and found.state is SnapshotState.PENDING:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        async def is_over() -> bool:
+            found = await self.cloud.find_snapshot(snapshot_id)
+            return found is None or found.state is not SnapshotState.PENDING
+
+        await eventually_async(is_over, within=PATIENCE_S, every=0.005)
 
 
 def seen(top: Path) -> dict[str, tuple[object, ...]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from support.polling import eventually_async
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -97,12 +99,12 @@ async def ask(
 
 
 async def _address(file: Path, process: asyncio.subprocess.Process) -> str:
-    async with asyncio.timeout(60):
-        while True:
-            assert process.returncode is None, "the browser ended at once"
-            if lines := _lines_of(file):
-                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
-            await asyncio.sleep(0.05)
+    def lines_of() -> list[str] | None:
+        assert process.returncode is None, "the browser ended at once"
+        return _lines_of(file)
+
+    lines = await eventually_async(lines_of, every=0.05)
+    return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
 
 
 def _lines_of(file: Path) -> list[str] | None:
