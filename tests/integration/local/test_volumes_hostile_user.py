@@ -14,8 +14,9 @@ import pytest
 from gpudev.adapters.local.volumes import filesystem, tree_walk
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.thread_jobs import open_directory
-from gpudev.adapters.local.volumes.tree_copy import CopyProgress, TreeCopy
+from gpudev.adapters.local.volumes.tree_copy import ContentsCounter, CopyProgress, TreeCopy
 from gpudev.adapters.local.volumes.tree_walk import empty_folder, remove_folder
+from gpudev.domain.disks.contents import Contents, DiskEntryKind
 from support.local.local_world import IS_ROOT
 from support.paths import SUPPORT
 
@@ -59,11 +60,11 @@ def hostile(tmp_path: Path, outside: Path) -> Iterator[Path]:
         swapping.kill()
 
 
-def copy(source: Path, target: Path) -> CopyProgress:
+def copy(source: Path, target: Path, contents: ContentsCounter | None = None) -> CopyProgress:
     target.mkdir()
     known, tally = CopiedFileTable(target.with_suffix(".files"), create=True), CopyProgress()
     with open_directory(source) as reading, open_directory(target) as writing:
-        TreeCopy(reading, writing, known, tally).run()
+        TreeCopy(reading, writing, known, tally, contents=contents).run()
     known.close()
     return tally
 
@@ -226,6 +227,48 @@ def test_a_copy_holds_nothing_from_outside_whatever_is_swapped_for_links(
                 assert path.read_text() in ("harmless", ""), path
         remove_folder(target)
         rounds += 1
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_a_listing_names_links_and_nothing_that_they_lead_to(tmp_path: Path, outside: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "file").write_text("harmless")
+    targets = {"absolute": str(outside), "a file": str(outside / "secret"), "up": "../outside", "itself": "."}
+    for name, target in targets.items():
+        (folder / "inner" / name).symlink_to(target)
+    (folder / "inner" / "..\n..").symlink_to("../../outside/folder")
+    listed = list_contents(folder, tmp_path / "copy")
+    assert {entry.path: entry.kind for entry in listed.entries} == {
+        "inner": DiskEntryKind.FOLDER,
+        "inner/file": DiskEntryKind.FILE,
+        "inner/..\n..": DiskEntryKind.LINK,
+        **{f"inner/{name}": DiskEntryKind.LINK for name in targets},
+    }
+    assert (listed.files, listed.folders, listed.size_bytes) == (6, 1, len("harmless"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_kernel")
+def test_a_listing_names_nothing_from_outside_whatever_is_swapped_for_links(
+    hostile: Path, outside: Path, tmp_path: Path
+) -> None:
+    """What is outside has names and sizes that nothing in the tree ever had."""
+    deadline, rounds = time.monotonic() + FOR_S, 0
+    while time.monotonic() < deadline:
+        listed = list_contents(hostile, tmp_path / f"copy{rounds}")
+        assert not [entry for entry in listed.entries if entry.path.endswith("secret") or ".." in entry.path]
+        assert {entry.size for entry in listed.entries} <= {0, len("harmless")}
+        assert listed.size_bytes <= listed.files * len("harmless")
+        rounds += 1
+
+
+def list_contents(source: Path, target: Path) -> Contents:
+    """Of a snapshot, as it is recorded when it is made."""
+    counter = ContentsCounter()
+    copy(source, target, counter)
+    remove_folder(target)
+    return counter.to_contents()
 
 
 @pytest.mark.slow
