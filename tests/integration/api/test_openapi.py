@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
 from schemathesis import Case, GenerationMode, checks
@@ -26,6 +25,7 @@ from gpudev.http_edge.rate_limits import Rate, RequestLimits
 from gpudev.ports.clock import SystemClock
 from gpudev.settings import Settings
 from support.api.harness import Api, PublishedKeys, api_services
+from support.api.serving import port_of, serving
 
 EXAMPLES = 15
 FEW = 3
@@ -108,16 +108,10 @@ def server(settings: Settings) -> Iterator[Server]:
         api_stores, often = open_stores(served), Rate(10**6, 60)
         services = api_services(api_stores, changes, PublishedKeys(), SystemClock(), served)
         app = create_app(replace(services, request_limits=RequestLimits(logins=often, wrong_keys=often)))
-        uvicorn_server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_config=None))
-        serving = asyncio.create_task(uvicorn_server.serve())
-        while not uvicorn_server.started:  # noqa: ASYNC110 - another's state
-            await asyncio.sleep(0.01)
-        port = uvicorn_server.servers[0].sockets[0].getsockname()[1]
-        made.append(Server(f"http://127.0.0.1:{port}", secret))
-        started.set()
-        await asyncio.to_thread(stop.wait)
-        uvicorn_server.should_exit = True
-        await serving
+        async with serving(app) as server:
+            made.append(Server(f"http://127.0.0.1:{port_of(server)}", secret))
+            started.set()
+            await asyncio.to_thread(stop.wait)
         await changes.close()
         await api_stores.close()
         await stores.close()

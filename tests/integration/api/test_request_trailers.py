@@ -5,13 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gpudev.api.http.connection_limits import ConnectionLimits, limited_http_protocol
-from support.polling import eventually_async
+from support.api.serving import port_of, serving
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: api\r\nX-Forwarded-For: 192.0.2.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 BODY = b"2\r\n{}\r\n"
@@ -30,20 +29,8 @@ async def tell_headers(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     limits = ConnectionLimits(max_header_bytes=8192)
-    config = uvicorn.Config(
-        tell_headers,
-        port=0,
-        lifespan="off",
-        log_config=None,
-        http=limited_http_protocol(limits),
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve())
-    await eventually_async(lambda: server.started)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    await running
+    async with serving(tell_headers, http=limited_http_protocol(limits)) as server:
+        yield port_of(server)
 
 
 async def test_what_comes_behind_a_body_is_no_header(port: int) -> None:

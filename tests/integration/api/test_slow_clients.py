@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gpudev.api.http.connection_limits import CONNECTION_LIMITS, ConnectionLimits, limited_http_protocol
+from support.api.serving import port_of, serving
 from support.polling import eventually_async
 
 LIMITS = ConnectionLimits(
@@ -33,7 +33,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         if scope["path"] == "/slow":
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(0.8)  # the server's time-outs are real time
         try:
             size = len(await request.body()) if scope["path"] != "/unread" else 0
         except ClientDisconnect:
@@ -48,34 +48,21 @@ def app() -> App:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: App, limits: ConnectionLimits, max_connections: int = 300) -> AsyncIterator[int]:
-    config = uvicorn.Config(
-        app,
-        port=0,
-        lifespan="off",
-        log_config=None,
-        http=limited_http_protocol(limits),
-        timeout_graceful_shutdown=1,
-        timeout_keep_alive=60,
-        limit_concurrency=max_connections,
-    )
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve())
-    await eventually_async(lambda: server.started)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    await running
+async def serving_limited(app: App, limits: ConnectionLimits, max_connections: int = 300) -> AsyncIterator[int]:
+    http = limited_http_protocol(limits)
+    async with serving(app, http=http, timeout_keep_alive=60, limit_concurrency=max_connections) as server:
+        yield port_of(server)
 
 
 @pytest.fixture
 async def port(app: App) -> AsyncIterator[int]:
-    async with serving(app, LIMITS) as port:
+    async with serving_limited(app, LIMITS) as port:
         yield port
 
 
 @pytest.fixture
 async def patient_port(app: App) -> AsyncIterator[int]:
-    async with serving(app, UNHURRIED) as port:
+    async with serving_limited(app, UNHURRIED) as port:
         yield port
 
 
@@ -164,7 +151,7 @@ async def test_an_answer_may_take_longer_than_a_question(patient_port: int) -> N
 
 
 async def test_two_hundred_slow_clients_keep_nobody_waiting(app: App) -> None:
-    async with serving(app, replace(LIMITS, header_timeout=timedelta(seconds=20))) as port:
+    async with serving_limited(app, replace(LIMITS, header_timeout=timedelta(seconds=20))) as port:
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
         for byte in (b"GET / HTTP/1.1\r\nX: ", b"a"):
             for _, writer in slow:
@@ -178,7 +165,7 @@ async def test_two_hundred_slow_clients_keep_nobody_waiting(app: App) -> None:
 
 
 async def test_beyond_the_most_connections_there_is_a_503(app: App) -> None:
-    async with serving(app, CONNECTION_LIMITS, max_connections=5) as port:
+    async with serving_limited(app, CONNECTION_LIMITS, max_connections=5) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         heard = await talk(port, b"GET / HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n")
         assert heard.startswith(b"HTTP/1.1 503 ")

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -20,7 +19,7 @@ from gpudev.domain.reservations.reservation import SshEndpoint
 from gpudev.proxy.ssh.sessions import SILENT_FOR, SshSessions
 from gpudev.settings import ProxySettings
 from support.api.harness import Api, identifier, submit
-from support.polling import eventually_async
+from support.api.serving import port_of, serving
 
 CHECK_EVERY = timedelta(milliseconds=20)
 """Much more often than in real life, so that no test waits for it."""
@@ -113,24 +112,12 @@ async def proxy_of(
         await played[0].serve(reader, writer)
 
     dev_server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with open_ssh_sessions(api.services, check_every=CHECK_EVERY, silent_for=silent_for) as sessions:
-        config = uvicorn.Config(
-            api.app,
-            port=0,
-            http=limited_http_protocol(limits),
-            ws=sessions.make_tunnel,  # type: ignore[arg-type]
-            lifespan="off",
-            log_config=None,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve())
-        await eventually_async(lambda: server.started)
-        address = f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        played.append(Proxy(api, address, sessions, dev_server, echo))
+    async with (
+        open_ssh_sessions(api.services, check_every=CHECK_EVERY, silent_for=silent_for) as sessions,
+        serving(api.app, http=limited_http_protocol(limits), ws=sessions.make_tunnel) as server,
+    ):
+        played.append(Proxy(api, f"127.0.0.1:{port_of(server)}", sessions, dev_server, echo))
         yield played[0]
-        server.should_exit = True
-        await serving
     dev_server.close()
 
 
