@@ -99,7 +99,7 @@ class ApiPods:
         """Out of the Service, then preStop, then SIGTERM."""
         self.ready.remove(port)
         assert self._container["lifecycle"]["preStop"]["exec"]["command"][0] == "sleep"
-        await asyncio.sleep(_DRAIN_SECONDS)
+        await asyncio.sleep(_DRAIN_SECONDS)  # the preStop hook's own pause
         process = self._processes.pop(port)
         process.send_signal(signal.SIGTERM)
         self.ended.append(await asyncio.to_thread(process.wait, 60))

@@ -194,5 +194,5 @@ async def silent_kernel(nginx: Nginx, base: str, cookie: str) -> AsyncIterator[A
         close_timeout=0.1,
     )
     async with opening as kernel:
-        await asyncio.sleep(PATIENCE + 2)
+        await asyncio.sleep(PATIENCE + 2)  # nginx's own time-outs are the subject
         yield kernel

@@ -123,7 +123,7 @@ async def test_an_answer_that_drips_is_given_up_after_the_whole_time(github: Fak
         while True:
             writer.write(b"x")
             await writer.drain()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # slow on purpose
 
     github.answer = drip
     begun = asyncio.get_running_loop().time()

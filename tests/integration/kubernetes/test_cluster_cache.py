@@ -175,7 +175,7 @@ async def test_a_watch_that_is_cut_again_and_again_loses_no_event_and_lists_once
             rids = [new_reservation_id() for _ in range(60)]
             for rid in rids:
                 await kube_api.create("pods", own_pod(rid), namespace)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # spread over several cuts of the line
                 await kube_api.delete("pods", pod_name(rid), namespace, grace=0)
             # Every one of them lived only for a moment; the trace it left proves that its end was heard of.
             await eventually_async(lambda: all(mirror.get_server_parts(rid).gone for rid in rids))
@@ -264,7 +264,7 @@ async def test_an_idle_cluster_stays_fresh(kube: Cluster, namespace: str, kube_a
     """Nothing happens for longer than the mirror may be stale: ends and beginnings of watches are signs of life."""
     async with mirrored(settings_for(kube.kubeconfig, namespace)) as mirror:
         for _ in range(60):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # for longer than watches last, in real time
             mirror.check_fresh()
         assert [one.list_count for one in mirror.reflectors] == [1, 1, 1]
         for kind in (NODE, POD, SERVICE):

@@ -33,7 +33,7 @@ async def world(kube: Cluster, kube_api: KubeApi, fake_nodes: FakeNodes, namespa
 async def _stays_for_a_while(world: DiskWorld, spec: ServerSpec) -> None:
     for _ in range(5):
         assert not await world.cluster.ensure_gone(spec.reservation_id)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # the API server's controllers work in real time
 
 
 async def test_a_volume_object_that_has_failed_is_made_anew(world: DiskWorld) -> None:

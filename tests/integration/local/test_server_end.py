@@ -143,7 +143,7 @@ async def test_a_start_in_the_moment_the_warm_process_dies_is_not_lost(world: Lo
     for _ in range(3):
         spec = world.spec()
         asking = asyncio.ensure_future(world.cluster.ensure_server(spec))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # into the middle of the start
         if (warm := world.cluster._zygote.pid) is not None:
             os.kill(warm, signal.SIGKILL)
         try:
@@ -166,7 +166,7 @@ async def test_closing_while_the_warm_process_is_started_again_leaves_none_behin
 async def test_a_caller_who_stops_waiting_leaves_no_half_started_server(world: LocalWorld) -> None:
     spec = world.spec()
     asking = asyncio.ensure_future(world.cluster.ensure_server(spec))
-    await asyncio.sleep(0.005)
+    await asyncio.sleep(0.005)  # into the middle of the start
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
@@ -211,7 +211,7 @@ async def test_a_control_plane_killed_while_it_starts_one_leaves_a_state_that_ca
             if delay is None:
                 assert await answer(plane) == "asked"
             else:
-                await asyncio.sleep(delay)
+                await asyncio.sleep(delay)  # killed at different points of the start
             plane.kill()
             plane.communicate()
         async with world.nobody_watching():

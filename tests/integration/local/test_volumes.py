@@ -155,7 +155,7 @@ class Gate:
     def _copy(self, *arguments: int) -> int:
         self.tried += 1
         if not self.is_open:
-            time.sleep(0.005)
+            time.sleep(0.005)  # byte by byte, without using up a core
             arguments = (*arguments[:3], min(arguments[3], arguments[2] + 1))
         return self._copy_bytes(*arguments)
 

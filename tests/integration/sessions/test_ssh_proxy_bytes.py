@@ -54,7 +54,7 @@ async def test_a_dev_server_that_takes_its_time_gets_every_byte_as_it_was(
         taken = hashlib.sha256()
         while part := await reader.read(100_000):
             taken.update(part)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # slower than the sender
         heard.set_result(taken.hexdigest())
         writer.write_eof()
 
