@@ -153,7 +153,8 @@ func serveUntilStopped(
 	return nil
 }
 
-// reportCommandExit returns whether to end: if the exit cannot be reported, ending would look like a failure, so it stays.
+// reportCommandExit returns whether to end: if the exit cannot be reported, ending would look like a failure, so it
+// stays.
 func reportCommandExit(report commandexit.Report, options serveOptions, log *slog.Logger) bool {
 	if err := report.Write(options.lastWords); err != nil {
 		log.Warn("command_exit.not_reported", "error", err)

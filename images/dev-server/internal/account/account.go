@@ -1,5 +1,5 @@
-// Package account computes the contents of passwd, group and shadow with the user `dev`. Text in, text out: it reads and writes
-// no files.
+// Package account computes the contents of passwd, group and shadow with the user `dev`. Text in, text out: it reads
+// and writes no files.
 package account
 
 import (
@@ -53,8 +53,8 @@ func personFrom(fields []string) (Person, bool) {
 	return Person{Name: fields[nameField], UID: uid, GID: gid, Home: fields[homeField], Shell: fields[shellField]}, true
 }
 
-// Passwd ensures the user with exactly these values. If another user has the uid (the first user of many images), the line
-// comes before theirs, so that the uid resolves to this name.
+// Passwd ensures the user with exactly these values. If another user has the uid (the first user of many images), the
+// line comes before theirs, so that the uid resolves to this name.
 func Passwd(passwd string, person Person, hasShadow bool) string {
 	password := "*"
 	if hasShadow {

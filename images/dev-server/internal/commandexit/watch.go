@@ -1,5 +1,5 @@
-// Package commandexit detects the exit of the detached command of a dev server. It keeps no state: the command and its exit
-// are in files of the home, written by the program that started it. What follows is decided elsewhere.
+// Package commandexit detects the exit of the detached command of a dev server. It keeps no state: the command and its
+// exit are in files of the home, written by the program that started it. What follows is decided elsewhere.
 package commandexit
 
 import (

@@ -1,5 +1,5 @@
-// Package control lets a command that the control plane runs in the container talk to the server: one request and one response
-// in JSON on a unix socket.
+// Package control lets a command that the control plane runs in the container talk to the server: one request and one
+// response in JSON on a unix socket.
 package control
 
 import (
@@ -40,8 +40,8 @@ func (line Line[Question, Answer]) address(port int) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@gpu-dev/dev-server/%d%s", port, line.Path)}
 }
 
-// Listen handles requests to the server on this port as long as the process lives. Only root and the server's own user are
-// accepted.
+// Listen handles requests to the server on this port as long as the process lives. Only root and the server's own user
+// are accepted.
 func (line Line[Question, Answer]) Listen(port int, answer func(Question) Answer, log *slog.Logger) error {
 	listener, err := net.ListenUnix("unix", line.address(port))
 	if err != nil {

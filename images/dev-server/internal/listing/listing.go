@@ -1,5 +1,5 @@
-// Package listing lists a folder so that its owner can recognise it: totals, and the names nearest to the top. It follows no
-// links, does not cross mounts, and its memory is limited, however many files there are.
+// Package listing lists a folder so that its owner can recognise it: totals, and the names nearest to the top. It
+// follows no links, does not cross mounts, and its memory is limited, however many files there are.
 package listing
 
 import (

@@ -18,8 +18,8 @@ func OnNewLines(text string) []byte {
 	return []byte(shown.String() + "\r\n")
 }
 
-// Above formats a text for a terminal in use: it inserts lines above the cursor, so that input, drawings, cursor and colours
-// stay. Terminals that cannot do so get new lines.
+// Above formats a text for a terminal in use: it inserts lines above the cursor, so that input, drawings, cursor and
+// colours stay. Terminals that cannot do so get new lines.
 func Above(text, term string, columns int) []byte {
 	if term == "" || term == "dumb" || columns < 1 {
 		return OnNewLines(text)
@@ -78,5 +78,6 @@ func folded(line string, columns int) []string {
 	return append(rows, row.String())
 }
 
-// firstWide: many characters from here on take two columns. Treating all of them as wide folds too early, never too late.
+// firstWide: many characters from here on take two columns. Treating all of them as wide folds too early, never too
+// late.
 const firstWide = 0x1100

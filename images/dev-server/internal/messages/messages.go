@@ -1,5 +1,5 @@
-// Package messages shows the control plane's messages to the users of a dev server: at once in every open terminal, and when
-// a shell opens while the message is valid. Their content and time are decided elsewhere.
+// Package messages shows the control plane's messages to the users of a dev server: at once in every open terminal, and
+// when a shell opens while the message is valid. Their content and time are decided elsewhere.
 package messages
 
 import (

@@ -1,6 +1,6 @@
-// Package personalization runs the owner's dotfiles and start-up script once, when the dev server is ready. It is a separate
-// process with the user's permissions (the command `settle`), watched by the server: nothing waits for it, and its failure
-// ends nothing. Its input is data: it reaches programs as arguments, files and variables.
+// Package personalization runs the owner's dotfiles and start-up script once, when the dev server is ready. It is a
+// separate process with the user's permissions (the command `settle`), watched by the server: nothing waits for it, and
+// its failure ends nothing. Its input is data: it reaches programs as arguments, files and variables.
 package personalization
 
 import (

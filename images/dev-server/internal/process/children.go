@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Children starts processes and reaps all of them, including orphans, which come to the first process of a container. Nothing
-// else in this program may wait for a process.
+// Children starts processes and reaps all of them, including orphans, which come to the first process of a container.
+// Nothing else in this program may wait for a process.
 type Children struct {
 	mutex   sync.Mutex
 	running map[int]*Child

@@ -1,4 +1,5 @@
-// Package process starts and reaps child processes, and runs code with the user's permissions. It knows nothing about SSH.
+// Package process starts and reaps child processes, and runs code with the user's permissions. It knows nothing about
+// SSH.
 package process
 
 import (
@@ -31,9 +32,9 @@ func (identity Identity) Credential() *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(identity.UID), Gid: uint32(identity.GID), Groups: groups}
 }
 
-// Do runs a function with the user's permissions, for files and for sockets, whose peers see the user's uid. Only this thread
-// changes, and only its effective ids, so that the user can neither signal nor trace it. The function must not wait for
-// goroutines that it starts.
+// Do runs a function with the user's permissions, for files and for sockets, whose peers see the user's uid. Only this
+// thread changes, and only its effective ids, so that the user can neither signal nor trace it. The function must not
+// wait for goroutines that it starts.
 func (identity Identity) Do(work func() error) error {
 	if !identity.Switches {
 		return work()

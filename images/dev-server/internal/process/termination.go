@@ -14,8 +14,8 @@ const (
 	killedAreGone  = 2 * time.Second
 )
 
-// EndAll ends all descendants: SIGHUP for sessions, SIGTERM for background processes, SIGKILL after the grace period. It
-// returns when none is left.
+// EndAll ends all descendants: SIGHUP for sessions, SIGTERM for background processes, SIGKILL after the grace period.
+// It returns when none is left.
 func (children *Children) EndAll(grace time.Duration) {
 	children.ask()
 	if !children.waitUntilNone(grace) {

@@ -67,8 +67,8 @@ func (s *session) startOnTerminal() error {
 	return nil
 }
 
-// show writes messages to the client only. The program on the terminal is only asked to redraw, because a full screen would
-// be off by a line.
+// show writes messages to the client only. The program on the terminal is only asked to redraw, because a full screen
+// would be off by a line.
 func (s *session) show(texts <-chan string) {
 	for text := range texts {
 		shown := messages.Above(text, s.term, terminal.Columns(s.terminal.Master))
@@ -137,8 +137,8 @@ func pipe(weWrite bool) (reader, writer *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
 }
 
-// finishOnPipes: a child may outlive its client as long as it neither reads nor writes. Only sftp is killed: it has nothing
-// left to do, and may be blocked on a file without noticing.
+// finishOnPipes: a child may outlive its client as long as it neither reads nor writes. Only sftp is killed: it has
+// nothing left to do, and may be blocked on a file without noticing.
 func (s *session) finishOnPipes(ours []*os.File, reading *sync.WaitGroup) {
 	read := make(chan struct{})
 	go func() {

@@ -93,8 +93,8 @@ func (c *connection) handle(request *ssh.Request) (bool, []byte) {
 	}
 }
 
-// keepAlive sends a keepalive request to a silent client. One at a time is enough: it stays unanswered as long as the client
-// is away.
+// keepAlive sends a keepalive request to a silent client. One at a time is enough: it stays unanswered as long as the
+// client is away.
 func (c *connection) keepAlive(gone <-chan struct{}) {
 	ticker := time.NewTicker(c.server.config.Keepalive)
 	defer ticker.Stop()

@@ -21,8 +21,8 @@ var closedNetworks = []netip.Prefix{
 	netip.MustParsePrefix("2002:a9fe::/32"),      // 6to4
 }
 
-// newDialer connects to forwarding targets (-L, -D, -W). The resolved address is checked right before connecting, so that a
-// name cannot resolve differently between check and use.
+// newDialer connects to forwarding targets (-L, -D, -W). The resolved address is checked right before connecting, so
+// that a name cannot resolve differently between check and use.
 func newDialer() *net.Dialer {
 	cluster, _ := netip.ParseAddr(os.Getenv("KUBERNETES_SERVICE_HOST")) // invalid outside Kubernetes
 	return &net.Dialer{

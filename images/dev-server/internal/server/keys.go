@@ -20,8 +20,8 @@ type rights struct {
 
 func allRights() rights { return rights{pty: true, forwarding: true, agent: true} }
 
-// findKey looks up the offered key in the lines of an authorized_keys file. Invalid lines, and lines with unknown options,
-// are ignored.
+// findKey looks up the offered key in the lines of an authorized_keys file. Invalid lines, and lines with unknown
+// options, are ignored.
 func findKey(lines []byte, offered ssh.PublicKey, now time.Time) (rights, bool) {
 	wanted := offered.Marshal()
 	for line := range bytes.Lines(lines) {

@@ -120,8 +120,8 @@ func (server *Server) handshake(socket *watchedConn) {
 	newConnection(server, connected, socket, who).run(channels, requests)
 }
 
-// beganToLogIn limits connections that have not logged in yet. The oldest makes room for a new one, so that a client that
-// only holds connections open blocks no other.
+// beganToLogIn limits connections that have not logged in yet. The oldest makes room for a new one, so that a client
+// that only holds connections open blocks no other.
 func (server *Server) beganToLogIn(socket net.Conn) {
 	server.mutex.Lock()
 	defer server.mutex.Unlock()

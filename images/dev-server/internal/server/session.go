@@ -19,8 +19,8 @@ import (
 
 const cannotStart = 254
 
-// session is one channel: a shell, a command or sftp, run as a child process whose descriptors are the channel. It ends when
-// the child has ended *and* its output has been sent; either alone could lose data.
+// session is one channel: a shell, a command or sftp, run as a child process whose descriptors are the channel. It ends
+// when the child has ended *and* its output has been sent; either alone could lose data.
 type session struct {
 	connection *connection
 	channel    ssh.Channel
@@ -173,8 +173,8 @@ func (s *session) signal(payload []byte) bool {
 
 func (s *session) config() *Config { return &s.connection.server.config }
 
-// environment has the variables of the container, the client (few are allowed), the reservation and the session; later ones
-// override earlier ones.
+// environment has the variables of the container, the client (few are allowed), the reservation and the session; later
+// ones override earlier ones.
 func (s *session) environment(shell string) []string {
 	all := s.config().environment(shell, s.fromClient, s.kind == "shell")
 	s.addFacts(all)

@@ -12,8 +12,8 @@ import (
 
 const skeleton = "/etc/skel"
 
-// ensureHome examines only the top of the home and the files of /etc/skel: a disk may have millions of files. It runs as root,
-// so it follows no links.
+// ensureHome examines only the top of the home and the files of /etc/skel: a disk may have millions of files. It runs
+// as root, so it follows no links.
 func ensureHome(options Options, identity process.Identity) error {
 	if err := os.MkdirAll(options.Home, 0o755); err != nil {
 		return err

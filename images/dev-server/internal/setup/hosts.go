@@ -17,8 +17,8 @@ const (
 	checkEvery   = 2 * time.Second
 )
 
-// KeepHosts keeps the lines of the file in /etc/hosts: the addresses of a gang's members are known only after all of them have
-// started. It never returns.
+// KeepHosts keeps the lines of the file in /etc/hosts: the addresses of a gang's members are known only after all of
+// them have started. It never returns.
 func KeepHosts(path string, log *slog.Logger) {
 	var before []byte
 	for ; ; time.Sleep(checkEvery) {

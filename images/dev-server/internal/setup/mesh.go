@@ -22,7 +22,8 @@ type Mesh struct {
 	Port  int
 }
 
-// write puts our files into a separate folder, which the next gang replaces; the user's configuration gets one Include line.
+// write puts our files into a separate folder, which the next gang replaces; the user's configuration gets one Include
+// line.
 func (mesh *Mesh) write(home string) error {
 	folder := filepath.Join(home, ".ssh", "gpu-dev")
 	if err := os.MkdirAll(folder, 0o700); err != nil {

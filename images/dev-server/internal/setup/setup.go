@@ -1,6 +1,6 @@
-// Package setup prepares a container of any image for the user `dev`: account, sudo, home, and the other members of a gang.
-// Every step is idempotent. A step that the image does not allow (a read-only file system, for example) is logged and
-// skipped, so that users can still log in.
+// Package setup prepares a container of any image for the user `dev`: account, sudo, home, and the other members of a
+// gang. Every step is idempotent. A step that the image does not allow (a read-only file system, for example) is logged
+// and skipped, so that users can still log in.
 package setup
 
 import (
@@ -142,8 +142,8 @@ func ensureProfile() error {
 	return writeWhole(profileFile, []byte(profileText), 0o644, 0, 0)
 }
 
-// groupsFor returns the user's groups in the system's files, and the groups that the pod gave this container (a volume's
-// group), without root's own groups.
+// groupsFor returns the user's groups in the system's files, and the groups that the pod gave this container (a
+// volume's group), without root's own groups.
 func groupsFor(options Options) []int {
 	text, _ := readIfThere(groupFile)
 	groups := append([]int{options.UID}, account.GroupsOf(text, options.Name)...)

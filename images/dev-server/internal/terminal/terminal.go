@@ -1,5 +1,5 @@
-// Package terminal creates pseudo-terminals with the size and modes of a client (RFC 4254, section 8). It knows nothing about
-// processes.
+// Package terminal creates pseudo-terminals with the size and modes of a client (RFC 4254, section 8). It knows nothing
+// about processes.
 package terminal
 
 import (
