@@ -26,10 +26,10 @@ _WIDTH = 118
 
 
 def settings_of_the_server() -> set[str]:
-    asked = settings._RecordingEnvironment({"GPU_DEV_CLUSTER": "kubernetes"})
-    settings.load_settings(asked)
+    recording = settings._RecordingEnvironment({"GPU_DEV_CLUSTER": "kubernetes"})
+    settings.load_settings(recording)
     given_elsewhere = set(_OWN_VALUES.findall((CHART / "templates" / "settings.yaml").read_text()))
-    ours = {name for name in asked.asked if name.startswith(("GPU_DEV_", "API_KEY_"))}
+    ours = {name for name in recording.read_names if name.startswith(("GPU_DEV_", "API_KEY_"))}
     return ours - given_elsewhere - _ONE_MACHINE - _SECRETS
 
 
