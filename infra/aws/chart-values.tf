@@ -30,7 +30,7 @@ locals {
       # A machine has one interface, so only a dev server on a whole machine gets it.
       wholeNodeResources = local.has_efa ? ["vpc.amazonaws.com/efa", "hugepages-2Mi"] : []
     }
-    # Fixed ports of the machines, behind the load balancers of entrance.tf.
+    # Fixed ports of the machines, behind the load balancers of load-balancers.tf.
     apiService = {
       image       = local.chart_image["api-service"]
       public      = { enabled = true, type = "NodePort", nodePort = local.fixed_ports.api }

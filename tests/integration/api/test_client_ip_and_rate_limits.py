@@ -159,7 +159,7 @@ def test_idle_connections_outlive_those_of_what_stands_before_us() -> None:
     root = Path(__file__).parents[3]
     said = {
         "docs/operations/reverse-proxies.md": r"keepalive_timeout (\d+)s;",
-        "infra/aws/entrance.tf": r"origin_keepalive_timeout = (\d+)",
+        "infra/aws/load-balancers.tf": r"origin_keepalive_timeout = (\d+)",
     }
     for file, pattern in said.items():
         (kept,) = re.findall(pattern, (root / file).read_text())

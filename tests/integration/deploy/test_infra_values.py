@@ -47,7 +47,7 @@ FILES = {
         "registries.tf",
         "images.tf",
         "chart-values.tf",
-        "entrance.tf",
+        "load-balancers.tf",
         "nodes.tf",
         "security.tf",
     ),
