@@ -21,8 +21,7 @@ from gpudev.domain.reservations.reservation import Reservation
 from gpudev.keyed_tasks import KeyedTasks
 from gpudev.metrics import instruments
 from gpudev.planning.disks.attachment import disk_failed_change
-from gpudev.planning.reservations.launch_failures import postpone_launch
-from gpudev.planning.reservations.reconcile_reservations import failed_launch_change
+from gpudev.planning.reservations.requeue import failed_launch_change, postpone_launch
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import Cluster, HomeVolume, ServerSpec
 from gpudev.ports.reservations import ReservationStore

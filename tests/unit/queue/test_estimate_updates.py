@@ -9,7 +9,8 @@ from gpudev.domain.ids import UserId
 from gpudev.domain.queue import DelayCause, Estimate, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
-from gpudev.planning.queue.estimate_updates import explain_delay, is_delayed, is_worth_writing
+from gpudev.planning.queue.delay_reasons import explain_delay, is_delayed
+from gpudev.planning.queue.estimate_updates import is_worth_writing
 from support.planner.situations import NOW, ask, h100, held, hours, rid
 
 MINUTE = timedelta(minutes=1)

@@ -1,28 +1,27 @@
-"""Estimate updates: which changes of a plan are written, and why a start was delayed.
+"""Estimate updates: which changes of a plan are written and recorded.
 
 A full queue must not cost one write per request at every event. A change is written if it is large for its owner: the
 10th request's position may move by one, the 1,000th's by a hundred. State that outlives a cycle is passed in and out
 as `QueueMemory`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gpudev.domain.cluster import Allocation, Node, describe_closed_node
-from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.ids import ReservationId
 from gpudev.domain.queue import DelayCause, Estimate, EstimateRecord
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.decisions import Decisions
+from gpudev.planning.queue.delay_reasons import get_delay_cause, is_delayed
 from gpudev.planning.queue.forecasting import NEWCOMER_FOR, Forecast
-from gpudev.planning.queue.plan import Queued, Request, Start
+from gpudev.planning.queue.plan import Queued, Start
 from gpudev.planning.queue.queue_input import QueueInput
 
 _SIGNIFICANT_SHARE = 0.1
 _LEAST_SHIFT = timedelta(seconds=30)
-_LEAST_DELAY = timedelta(seconds=60)
 RECORD_EVERY = timedelta(hours=1)
 """While a request waits, its estimate is recorded this often."""
 
@@ -51,51 +50,6 @@ def is_record_due(last: EstimateRecord | None, now: datetime) -> bool:
 
 def is_newcomer(row: Reservation, now: datetime) -> bool:
     return now - row.created_at < NEWCOMER_FOR
-
-
-def is_delayed(promise: Estimate, estimate: Estimate, waiting_since: datetime, now: datetime) -> bool:
-    """Whether its guaranteed start became materially later, so that the delay needs a reason."""
-    if promise.latest is None or estimate.latest is None:
-        return promise.latest is not None
-    threshold = max(_LEAST_DELAY, (estimate.latest - waiting_since) * _SIGNIFICANT_SHARE)
-    return estimate.latest - promise.latest >= threshold
-
-
-def explain_delay(
-    promise: Estimate,
-    request: Request,
-    *,
-    nodes: Iterable[Node],
-    allocations: Sequence[Allocation],
-    preparing: Iterable[Reservation],
-    queue: Iterable[Request],
-    now: datetime,
-    preparing_margin: timedelta,
-) -> tuple[DelayCause, str]:
-    """The cause, and a sentence for people."""
-    known = {node.name: node for node in nodes}
-    for name in promise.nodes:
-        node = known.get(name)
-        if node is None or not node.ready:
-            return DelayCause.NODE_LOST, f"node {name} was lost"
-        if not node.schedulable:
-            return DelayCause.OPERATOR, f"node {name} was {describe_closed_node(node)}"
-    if any(other.priority > request.priority for other in queue):
-        return DelayCause.OPERATOR, "an operator let others go first"
-    node_names = set(promise.nodes)
-    for allocation in allocations:
-        overdue = allocation.until is None or allocation.until <= now
-        if overdue and node_names.intersection(share.node for share in allocation.shares):
-            late = short_id(allocation.reservation_id)
-            return DelayCause.SLOW_RELEASE, f"reservation {late}, which is over, is still being cleared away"
-    for reservation in preparing:
-        slow = reservation.preparing_at is not None and now > reservation.preparing_at + preparing_margin
-        if slow and node_names.intersection(share.node for share in reservation.shares):
-            late = short_id(reservation.reservation_id)
-            return DelayCause.SLOW_START, f"reservation {late} is taking long to start"
-    if any(known[name].foreign_units for name in node_names):
-        return DelayCause.FOREIGN_WORK, "work that belongs to no reservation holds GPUs there"
-    return DelayCause.UNEXPLAINED, "the plan has changed"
 
 
 def _has_moved(before: datetime | None, after: datetime | None, now: datetime, share: float) -> bool:
@@ -159,7 +113,7 @@ class EstimateUpdater:
         if row.status is Status.PENDING:
             self.decisions.changes.append(changes.queued(row, estimate, now, self._teardown_margin))
         elif promise is not None and is_delayed(promise, estimate, row.created_at, now):
-            cause, explanation = self._explain_delay(row, promise)
+            cause, explanation = get_delay_cause(self._queue_input, row, promise)
             promises[row.reservation_id] = estimate
             self.decisions.changes.append(
                 changes.delayed(row, estimate, now, self._teardown_margin, promised=promise.latest, why=explanation)
@@ -185,23 +139,6 @@ class EstimateUpdater:
                 self.decisions.estimates.append(record)
         elif cause is not None:
             self.memory.delay_causes[reservation_id] = cause
-
-    def _explain_delay(self, row: Reservation, promise: Estimate) -> tuple[DelayCause, str]:
-        queue_input = self._queue_input
-        request = next(request for request in queue_input.requests if request.reservation_id == row.reservation_id)
-        cause, explanation = explain_delay(
-            promise,
-            request,
-            nodes=queue_input.nodes,
-            allocations=queue_input.allocations,
-            preparing=queue_input.preparing(),
-            queue=queue_input.requests,
-            now=queue_input.now,
-            preparing_margin=queue_input.timing.preparing_margin,
-        )
-        if cause is DelayCause.UNEXPLAINED and queue_input.is_fair_share:
-            return DelayCause.FAIR_SHARE, "others have used less and go first (fair share)"
-        return cause, explanation
 
 
 def _earlier_promise(promise: Estimate | None, estimate: Estimate) -> Estimate:

@@ -10,7 +10,7 @@ from typing import assert_never
 from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
-from gpudev.planning.reservations.launch_failures import find_postponement, postponed_until
+from gpudev.planning.reservations.requeue import find_postponement, postponed_until
 from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.settings import TimingSettings
 

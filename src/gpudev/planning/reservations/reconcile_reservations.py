@@ -4,14 +4,11 @@ Combines expiry and readiness (`planning.queue.queue_cycle` adds the queue) into
 one change per reservation and cycle: each is guarded by the version that was read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from gpudev.domain.backoff import backoff
-from gpudev.domain.cluster import Node
-from gpudev.domain.ids import ReservationId, short_id
+from gpudev.domain.ids import short_id
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
@@ -19,7 +16,6 @@ from gpudev.domain.reservations.reservation import Reservation, format_utc_time
 from gpudev.planning.decisions import Decisions
 from gpudev.planning.reservations.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.reservations.expiry import NotDue as NotYet
-from gpudev.planning.reservations.launch_failures import count_held_units, find_placement_obstacle
 from gpudev.planning.reservations.readiness import (
     Activate,
     FailReservation,
@@ -31,6 +27,7 @@ from gpudev.planning.reservations.readiness import (
     decide_readiness,
     ready_by,
 )
+from gpudev.planning.reservations.requeue import RejectedPlacements
 from gpudev.planning.reservations.stale_requests import decide_max_wait
 from gpudev.ports.cluster import ClusterState, ServerPhase, ServerState
 from gpudev.settings import TimingSettings
@@ -58,7 +55,7 @@ def decide_running(
     """Decides for reservations that are active, preparing or ended. Without a state of the cluster only the time
     decides. `is_launch_incomplete`: the launch may have been interrupted, so objects may be missing."""
     decisions = Decisions()
-    refused = _Rejections.from_state(state, reservations) if state is not None else None
+    rejected = RejectedPlacements.from_state(state, reservations) if state is not None else None
     for reservation in reservations:
         if reservation.needs_teardown:
             _decide_ended(reservation, decisions)
@@ -66,47 +63,13 @@ def decide_running(
             decisions.withdrawals.append(reservation)
         elif not reservation.status.holds_capacity or _decide_time(reservation, now, timing, decisions):
             pass
-        elif state is not None and refused is not None and (why := refused.find_reason(reservation)) is not None:
+        elif state is not None and rejected is not None and (why := rejected.find_reason(reservation)) is not None:
             decisions.changes.append(changes.requeued(reservation, why))
         elif state is not None and not _decide_lost(reservation, state, decisions):
             _decide_server(reservation, state, now, timing, decisions)
             if is_launch_incomplete(reservation):
                 _complete_launch(reservation, now, decisions)
     return decisions
-
-
-@dataclass(frozen=True, slots=True)
-class _Rejections:
-    """Reservations whose placement was rejected for a visible reason."""
-
-    reasons: Mapping[ReservationId, str]
-    nodes: Mapping[str, Node]
-    held: Mapping[str, int]
-
-    @classmethod
-    def from_state(cls, state: ClusterState, reservations: Iterable[Reservation]) -> "_Rejections | None":
-        reasons = {rid: server.rejection for rid, server in state.servers.items() if server.rejection is not None}
-        return (
-            cls(reasons, {node.name: node for node in state.nodes}, count_held_units(reservations)) if reasons else None
-        )
-
-    def find_reason(self, reservation: Reservation) -> str | None:
-        reason = self.reasons.get(reservation.reservation_id)
-        if reason is None or reservation.status is not Status.PREPARING:
-            return None
-        obstacle = find_placement_obstacle(reservation, self.nodes, self.held)
-        return f"{obstacle} ({reason})" if obstacle is not None else None
-
-
-def failed_launch_change(
-    reservation: Reservation, error: str, now: datetime, timing: TimingSettings, max_attempts: int
-) -> Change:
-    """The cluster rejected a launch: retry with backoff; after `max_attempts` the reservation fails."""
-    attempts = reservation.launch_attempts + 1
-    if attempts < max_attempts:
-        again = now + backoff(attempts, timing.retry_backoff)
-        return changes.launch_retried(reservation, error, again, max_attempts)
-    return changes.launch_failed(reservation, error)
 
 
 def _decide_ended(reservation: Reservation, decisions: Decisions) -> None:

@@ -7,13 +7,17 @@ reason.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
+from gpudev.domain.backoff import backoff
 from gpudev.domain.cluster import Node, describe_closed_node
+from gpudev.domain.ids import ReservationId
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
+from gpudev.ports.cluster import ClusterState
 from gpudev.settings import TimingSettings
 
 _STEP_PREFIX = "cannot be started right now, trying again: "
@@ -46,6 +50,17 @@ def _is_same_text(one: str, other: str) -> bool:
     return _NUMBERS.sub("", one) == _NUMBERS.sub("", other)
 
 
+def failed_launch_change(
+    reservation: Reservation, error: str, now: datetime, timing: TimingSettings, max_attempts: int
+) -> Change:
+    """The cluster rejected a launch: retry with backoff; after `max_attempts` the reservation fails."""
+    attempts = reservation.launch_attempts + 1
+    if attempts < max_attempts:
+        again = now + backoff(attempts, timing.retry_backoff)
+        return changes.launch_retried(reservation, error, again, max_attempts)
+    return changes.launch_failed(reservation, error)
+
+
 # Rejected placements: requeue, or count an attempt.
 #
 # The plan is made from observed state; at the same moment another pod may take a GPU, or a node may close. Such a
@@ -53,7 +68,32 @@ def _is_same_text(one: str, other: str) -> bool:
 # would choose it again.
 
 
-def count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:
+@dataclass(frozen=True, slots=True)
+class RejectedPlacements:
+    """Reservations whose placement was rejected for a visible reason."""
+
+    reasons: Mapping[ReservationId, str]
+    nodes: Mapping[str, Node]
+    held: Mapping[str, int]
+
+    @classmethod
+    def from_state(cls, state: ClusterState, reservations: Iterable[Reservation]) -> "RejectedPlacements | None":
+        reasons = {rid: server.rejection for rid, server in state.servers.items() if server.rejection is not None}
+        return (
+            cls(reasons, {node.name: node for node in state.nodes}, _count_held_units(reservations))
+            if reasons
+            else None
+        )
+
+    def find_reason(self, reservation: Reservation) -> str | None:
+        reason = self.reasons.get(reservation.reservation_id)
+        if reason is None or reservation.status is not Status.PREPARING:
+            return None
+        obstacle = _find_obstacle(reservation, self.nodes, self.held)
+        return f"{obstacle} ({reason})" if obstacle is not None else None
+
+
+def _count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:
     """By node, over all reservations."""
     held: Counter[str] = Counter()
     for reservation in reservations:
@@ -62,7 +102,7 @@ def count_held_units(reservations: Iterable[Reservation]) -> Counter[str]:
     return held
 
 
-def find_placement_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Mapping[str, int]) -> str | None:
+def _find_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Mapping[str, int]) -> str | None:
     """The visible reason why its placement cannot work, for people. None: none is visible. `held` includes its own
     units."""
     for share in reservation.shares:
