@@ -75,7 +75,7 @@ def parse_listen_address(text: str) -> ListenAddress:
             f"invalid address {text[:80]!r} (expected e.g. 192.0.2.7:{DEFAULT_LISTEN_PORT} or lab.example.org)"
         )
     if address is not None and address.is_unspecified:
-        raise Invalid(f"{host} stands for every address of this machine: name the one by which people reach it")
+        raise Invalid(f"{host} is a wildcard address: name the address by which clients reach this machine")
     number = int(port) if port else DEFAULT_LISTEN_PORT
     if not 0 < number < 65_536:
         raise Invalid(f"invalid port {number}")
@@ -87,7 +87,7 @@ def parse_bind_address(text: str) -> ListenAddress:
     spelled = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\s]+)):([0-9]{1,5})", text.strip())
     host = (spelled[1] or spelled[2]) if spelled else ""
     if spelled is None or not 0 < int(spelled[3]) < 65_536 or not (_find_ip(host) or _HOST_NAME.fullmatch(host)):
-        raise Invalid(f"{text[:80]!r} is no ADDRESS:PORT, such as 127.0.0.1:9090 or 0.0.0.0:9090")
+        raise Invalid(f"invalid address {text[:80]!r} (expected ADDRESS:PORT, e.g. 127.0.0.1:9090 or 0.0.0.0:9090)")
     return ListenAddress(host, int(spelled[3]))
 
 

@@ -37,7 +37,9 @@ def parse_id_prefix(text: str, field: str, what: str = "id") -> str:
     """The hex digits of an id or of its prefix, from user input. Raises Invalid."""
     digits = text.replace("-", "").lower()
     if len(text) > 36 or not _ID_PREFIX.fullmatch(digits):
-        raise Invalid(f"{text[:80]!r} is no {what}: give all of it, or its first 4 or more hex digits", field=field)
+        raise Invalid(
+            f"invalid {what} {text[:80]!r} (expected all of it, or at least its first 4 hex digits)", field=field
+        )
     return digits
 
 

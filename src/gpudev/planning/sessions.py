@@ -13,7 +13,7 @@ from gpudev.domain.sessions.addons import Addons, JupyterState, JupyterStatus
 from gpudev.domain.sessions.grants import CloseCode, Grant, GrantState, SessionEnd
 from gpudev.ports.sessions import AddonResult
 
-_NO_TOKEN = "this token does not open anything (any more): ask for a new one"
+_NO_TOKEN = "invalid or expired token: request a new one"
 
 
 def admit_session(

@@ -98,7 +98,7 @@ class DiskAttacher:
                 await self._record_step(reservation, decision.step)
                 raise AttachmentPending(decision.step)
             case RequestOperation():
-                raise AttachmentPending("asked for again")
+                raise AttachmentPending("requested again")
             case _:
                 assert_never(decision)
 
@@ -138,7 +138,7 @@ class DiskAttacher:
             case WaitForOperation():
                 raise AttachmentPending(decision.step)
             case RequestOperation():
-                raise AttachmentPending("asked for again")
+                raise AttachmentPending("requested again")
             case _:
                 assert_never(decision)
 

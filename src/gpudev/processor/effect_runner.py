@@ -252,7 +252,7 @@ class EffectRunner:
 
     async def _ensure_gone(self, reservation_id: ReservationId, *, keep_files: bool = False) -> None:
         if not await self._cluster.ensure_gone(reservation_id, keep_files=keep_files):
-            raise Unavailable("not everything it had is gone yet")
+            raise Unavailable("the teardown is not complete yet")
 
 
 def make_server_spec(

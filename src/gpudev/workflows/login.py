@@ -30,7 +30,7 @@ class Login:
         try:
             check_username(person.username)
         except Invalid as error:
-            raise Forbidden(f"you cannot be a user here by that name: {error}") from error
+            raise Forbidden(f"you cannot log in under this name: {error}") from error
         user = await self.accounts.enrol(person, came_from=came_from, now=self.clock.now())
         key = await self.users.issue_key(user.user_id, self.ttl, f"{person.provider} login")
         return LoginResult(user, key)
@@ -50,6 +50,6 @@ class InvitationLogin:
         invitation = await self.invitations.accept(proof, now=self.clock.now())
         if invitation is None:
             # Used, revoked, expired or unknown: callers must not learn which.
-            raise Unauthenticated("this invitation is not good (any more): ask for a new one")
+            raise Unauthenticated("invalid or expired invitation: ask for a new one")
         # The inviting operator vouches for the person; only the name is known.
         return Person(invitation.username, INVITATION_PROVIDER, invitation.username.lower(), role=invitation.role)

@@ -27,7 +27,7 @@ _ENDS_SOON = timedelta(minutes=30)
 _EXAMINED_WITHIN = timedelta(seconds=30)
 _PLANNED_WITHIN = timedelta(minutes=2)
 """Plans are published every half minute, also without a change."""
-_PROCESSOR_AWAY = "the processor, or its cluster, seems to be away"
+_PROCESSOR_AWAY = "the processor or its cluster seems to be down"
 
 
 def sees_everything(user: User) -> bool:
@@ -223,11 +223,9 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
             sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
     if reservation.status is Status.PENDING and now - reservation.created_at > _EXAMINED_WITHIN:
         since = format_utc_time(reservation.created_at, now)
-        sentences.append(f"nobody has looked at it since {since}: {_PROCESSOR_AWAY}")
+        sentences.append(f"not examined by a processor since {since}: {_PROCESSOR_AWAY}")
     if reservation.status is Status.QUEUED and plan is not None and now - plan.made_at > _PLANNED_WITHIN:
-        sentences.append(
-            f"nobody has looked at the queue since {format_utc_time(plan.made_at, now)}: {_PROCESSOR_AWAY}"
-        )
+        sentences.append(f"the queue was not examined since {format_utc_time(plan.made_at, now)}: {_PROCESSOR_AWAY}")
     if reservation.disk_id is None and not reservation.status.is_terminal:
-        sentences.append("/home/dev is scratch space and ends with this reservation")
+        sentences.append("/home/dev is scratch space and is lost at the end of this reservation")
     return "; ".join(sentences) or None

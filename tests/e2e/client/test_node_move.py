@@ -27,4 +27,4 @@ def test_the_disk_the_set_up_and_jupyter_are_there_again(system: System, client:
     assert client.jupyter.get(again.id).state != "off"
     assert system.server("nodes", "move", job.reservation_id).stdout == said, "once more changes nothing"
     history = [event.message for event in client.jobs.events(again.id)]
-    assert any(f"goes on from {job.reservation_id[:8]}" in message for message in history)
+    assert any(f"continues {job.reservation_id[:8]}" in message for message in history)

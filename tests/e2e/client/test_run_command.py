@@ -85,8 +85,8 @@ def test_one_that_was_detached_frees_the_gpus_when_it_has_ended(system: System, 
     assert client.jobs.list() == []
     over = run(system, folder, "logs", short)
     lines = [line.strip() for line in over.stdout.splitlines()]
-    (ended,) = [place for place, line in enumerate(lines) if line.endswith("its command ended with exit code 7")]
-    assert lines[ended + 1 : ended + 5] == ["Its last lines:", "up", "once|train.sh", "warning"]
+    (ended,) = [place for place, line in enumerate(lines) if line.endswith("the command ended with exit code 7")]
+    assert lines[ended + 1 : ended + 5] == ["Last lines:", "up", "once|train.sh", "warning"]
     refused = run(system, folder, "logs", short, "--output")
     assert refused.returncode == 5
     assert "without --output" in refused.stderr
@@ -104,7 +104,7 @@ def test_one_that_is_kept_stays_until_somebody_ends_it(system: System, client: G
     assert "ends" not in server.run("ls ~/.gpu-dev-run").stdout
     server.start("exit 4", then_release=True)
     history = [event.message for event in client.jobs.follow(short)]
-    assert "its command ended with exit code 4" in history
+    assert "the command ended with exit code 4" in history
     assert run(system, folder, "run", "--keep", "--", "true").returncode == 2
 
 

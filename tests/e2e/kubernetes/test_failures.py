@@ -97,7 +97,7 @@ async def test_an_image_that_cannot_be_pulled_fails_with_its_name(system: KubeSy
 async def test_one_that_is_never_ready_fails_at_its_deadline_with_what_it_was_doing(system: KubeSystem) -> None:
     job = await system.submit("--gpus", "16", "--image", "play.test/never-ready")
     failed = await system.until(job, "failed")
-    assert "not ready within 8 seconds; last seen:" in failed["failure_reason"]
+    assert "not ready within 8 seconds; last step:" in failed["failure_reason"]
     assert "starting the ssh server" in failed["failure_reason"]
     await system.released(job)
     assert await system.objects() == {kind: [] for kind in KINDS}
@@ -191,7 +191,7 @@ async def test_who_is_overtaken_between_plan_and_start_gets_another_place(
     started = await system.until(job, "active")
     assert started["nodes"][0]["node"] != taken
     again = next(event for event in await system.events(job) if event["kind"] == "queued")
-    assert f"work that belongs to no reservation has taken what was free on node {taken}" in again["message"]
+    assert f"unmanaged use took what was free on node {taken}" in again["message"]
     await system.check_objects()
 
 

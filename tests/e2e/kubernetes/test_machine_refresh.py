@@ -163,7 +163,7 @@ async def test_who_has_a_disk_is_moved_and_goes_on_with_the_rest_of_the_time(pla
     assert await place.node_of(moved) == place.other
     history = {event["kind"]: event["message"] for event in await system.events(with_disk)}
     assert "this dev server moves to another node, with its disk" in history["node_draining"]
-    assert history["moved"] == f"goes on as {moved['job_id'][:8]}"
+    assert history["moved"] == f"continues as {moved['job_id'][:8]}"
     assert list(place.aws.account.volumes) == [volume.volume_id], "with the same volume"
     assert 0.9 < moved["duration_hours"] < 1, "the time that was left"
     assert (await system.status(without))["status"] == "active", "whose files would be lost is waited for"

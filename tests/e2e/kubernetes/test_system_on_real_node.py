@@ -166,8 +166,8 @@ async def test_run_copies_a_folder_runs_a_command_there_and_frees_the_gpus(
     await system.released(let_go)
     (ended,) = [event for event in await system.events(let_go) if event["kind"] == "expired"]
     first, *lines = ended["message"].splitlines()
-    assert first == "its command ended with exit code 7"
-    assert lines == ["Its last lines:", "up", "let|go|/home/dev/project", "train.sh", "warning"]
+    assert first == "the command ended with exit code 7"
+    assert lines == ["Last lines:", "up", "let|go|/home/dev/project", "train.sh", "warning"]
     assert [one["job_id"] for one in (await system.ask("list"))["jobs"]] == [job["job_id"]], "nothing stays of either"
 
 

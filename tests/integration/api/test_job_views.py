@@ -216,11 +216,11 @@ async def test_one_that_nobody_has_looked_at_says_so(ada: httpx2.AsyncClient, ap
     view = await submit(ada)
     path = f"/v1/jobs/{view['reservation_id']}"
     api.world.clock.move(seconds=20)
-    assert "nobody has looked at it" not in (await ada.get(path)).json()["warning"]
+    assert "not examined by a processor" not in (await ada.get(path)).json()["warning"]
     api.world.clock.move(seconds=20)
-    assert "nobody has looked at it since" in (await ada.get(path)).json()["warning"]
+    assert "not examined by a processor since" in (await ada.get(path)).json()["warning"]
     await api.world.turn()
-    assert "nobody has looked at it" not in (await ada.get(path)).json()["warning"]
+    assert "not examined by a processor" not in (await ada.get(path)).json()["warning"]
 
 
 async def test_one_in_a_queue_that_nobody_looks_at_any_more_says_so(ada: httpx2.AsyncClient, api: Api) -> None:
@@ -234,8 +234,8 @@ async def test_one_in_a_queue_that_nobody_looks_at_any_more_says_so(ada: httpx2.
     api.world.clock.move(seconds=100)
     assert "nobody has looked" not in str((await ada.get(path)).json()["warning"])
     api.world.clock.move(seconds=30)
-    assert "nobody has looked at the queue since 09:00 UTC: " in (await ada.get(path)).json()["warning"]
+    assert "the queue was not examined since 09:00 UTC: " in (await ada.get(path)).json()["warning"]
     api.world.clock.move(seconds=24 * 3600)
-    assert "nobody has looked at the queue since 2026-03-02 09:00 UTC: " in (await ada.get(path)).json()["warning"]
+    assert "the queue was not examined since 2026-03-02 09:00 UTC: " in (await ada.get(path)).json()["warning"]
     await api.world.turn()
     assert "nobody has looked" not in str((await ada.get(path)).json()["warning"])

@@ -20,7 +20,7 @@ async def test_a_longest_wait_is_kept_told_and_in_the_end_obeyed(api: Api) -> No
     await api.world.turn()
     shown = (await client.get(f"/v1/jobs/{view['job_id']}")).json()
     assert (shown["status"], shown["wait_until"]) == ("cancelled", None)
-    assert shown["failure_reason"] == "it waited 2 hours, the longest it was to wait"
+    assert shown["failure_reason"] == "maximum wait of 2 hours reached"
     assert await api.world.status(identifier(view)) is Status.CANCELLED
 
 

@@ -375,7 +375,7 @@ def test_bad_input_is_a_usage_error_in_one_sentence(cli: Cli, api: FakeApi, argu
 
 
 def test_what_the_api_refuses_is_passed_on_with_its_reason(cli: Cli) -> None:
-    assert "3 is no GPU count for a100; ask for 1, 2, 4, 8" in refusal(cli.run("reserve", "--gpus", "3"), 5)
+    assert "invalid GPU count 3 for a100; ask for 1, 2, 4, 8" in refusal(cli.run("reserve", "--gpus", "3"), 5)
 
 
 def test_a_refusal_in_json_is_the_apis_own_problem(cli: Cli) -> None:

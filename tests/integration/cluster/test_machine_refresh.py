@@ -161,12 +161,12 @@ async def test_who_is_moved_comes_back_before_others_with_the_time_that_was_left
     waiting = await processor_world.submit(8, hours=1, user="bob")
     processor_world.clock.move(minutes=60)
     await processor_world.turn()
-    with pytest.raises(Conflict, match="no place to leave"):
+    with pytest.raises(Conflict, match="no placement"):
         await evicting.begin_move(waiting, "node-1 is needed")
 
     for _ in range(2):
         assert (await evicting.begin_move(rid, "node-1 is needed")).status is Status.CANCELLED
-    with pytest.raises(Conflict, match="cleared away"):
+    with pytest.raises(Conflict, match="torn down"):
         await evicting.finish_move(rid)
     processor_world.cluster.nodes = ()
     await processor_world.turn()

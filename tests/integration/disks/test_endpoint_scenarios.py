@@ -159,7 +159,7 @@ async def test_a_clone_is_another_disk_with_the_same_files(ada: httpx2.AsyncClie
     assert "nothing to clone" in refused(
         await ada.post("/v1/disks/empty/clone", json={"new_name": "x"}), 409, "conflict"
     )
-    assert "nothing to keep" in refused(await ada.post("/v1/disks/empty/snapshots"), 409, "conflict")
+    assert "nothing to snapshot" in refused(await ada.post("/v1/disks/empty/snapshots"), 409, "conflict")
 
 
 async def test_a_renamed_disk_is_found_by_its_new_name_with_its_history(

@@ -76,7 +76,7 @@ async def test_a_snapshot_that_breaks_long_after_the_end_is_told_in_the_disks_hi
     [broken] = await stays.snapshots()
     assert broken.status is SnapshotStatus.FAILED
     history = [event.message for event in await stays.stores.disk_views.list_disk_events(broken.disk_id)]
-    told = f"snapshot {short_id(broken.snapshot_id)} came to nothing: the cloud could not finish it"
+    told = f"snapshot {short_id(broken.snapshot_id)} failed: the cloud could not finish it"
     assert told in history
     stays.cloud.takes_time = False
     assert stays.read(await stays.start()) == "precious"

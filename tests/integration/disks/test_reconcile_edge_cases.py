@@ -196,7 +196,7 @@ async def test_a_row_that_somebody_writes_meanwhile_is_left_to_the_next_pass(
     cloud.snapshots = meanwhile  # type: ignore[method-assign]
     report = await reconciling.run()
     assert (await all_rows(stores))[0]["size_gb"] == 100
-    assert "somebody else wrote it" in report.left_alone[0]
+    assert "changed by another writer" in report.left_alone[0]
     assert report.succeeded
 
 

@@ -43,7 +43,7 @@ async def test_a_cloud_that_never_answers_fails_the_reservation_in_the_end(stays
     await stays.go_on()
     row = await stays.get(rid)
     assert row.status is Status.FAILED
-    assert str(row.failure_reason).startswith("not ready within 60 minutes; last seen: disk 'data'")
+    assert str(row.failure_reason).startswith("not ready within 60 minutes; last step: disk 'data'")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ async def test_its_gpus_are_free_and_the_history_has_exit_code_and_last_lines(wo
     assert row.status is Status.EXPIRED
     assert row.reservation_ended == world.clock.now()
     assert row.released_at is not None
-    assert row.failure_reason == "its command ended with exit code 3"
+    assert row.failure_reason == "the command ended with exit code 3"
     assert (await world.status(second)).holds_capacity
     ended = [event for event in await world.stores.reservations.events(first) if event.kind == "expired"]
     assert [event.message for event in ended] == [END.message]

@@ -53,8 +53,8 @@ async def test_who_is_refused_because_others_were_faster_is_placed_elsewhere(wor
     assert row.launch_attempts == 0
     events = [(e.kind, e.message) for e in await world.stores.reservations.events(rid) if e.kind != "step"]
     assert [kind for kind, _ in events] == ["submitted", "preparing", "queued", "preparing", "active"]
-    said = f"work that belongs to no reservation has taken what was free on node {first.node}"
-    assert events[2][1] == f"waits for another place: {said} ({WHY})"
+    said = f"unmanaged use took what was free on node {first.node}"
+    assert events[2][1] == f"requeued: {said} ({WHY})"
 
 
 async def test_where_there_is_no_other_place_it_waits_at_the_front_however_often_it_is_refused(world: World) -> None:
@@ -162,7 +162,7 @@ async def test_a_node_that_closes_before_it_has_taken_it_is_left(world: World, n
     refuse(world, rid)
     await world.turn(1)
     event = (await world.stores.reservations.events(rid))[-1]
-    assert (event.kind, event.message) == ("queued", f"waits for another place: {words} ({WHY})")
+    assert (event.kind, event.message) == ("queued", f"requeued: {words} ({WHY})")
 
 
 async def test_one_that_runs_is_never_sent_back(world: World) -> None:

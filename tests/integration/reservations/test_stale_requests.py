@@ -89,7 +89,7 @@ def test_whoever_would_not_wait_longer_is_cancelled_and_the_next_is_awaited() ->
     (change,) = decided.changes
     assert (change.to, change.release) == (Status.CANCELLED, True)
     assert change.event is not None
-    assert change.event.message == "it waited 30 minutes, the longest it was to wait"
+    assert change.event.message == "maximum wait of 30 minutes reached"
     assert decided.next_at == NOW + minutes(3)
 
 
@@ -193,7 +193,7 @@ async def test_a_request_with_a_longest_wait_is_cancelled_when_that_is_over_and_
     await reconciler_world.turn()
     row = await reconciler_world.get(second)
     assert row.status is Status.CANCELLED
-    assert row.failure_reason == "it waited 2 hours, the longest it was to wait"
+    assert row.failure_reason == "maximum wait of 2 hours reached"
     assert row.preparing_at is None
 
 

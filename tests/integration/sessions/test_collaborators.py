@@ -33,7 +33,7 @@ async def test_whoever_is_added_is_let_in_with_the_keys_github_publishes(api: Ap
     assert api.world.cluster.keys[rid] == (public_key(), public_key("cat"), public_key("second"))
     assert (await ada.get(users)).json()["in_effect"]
     history = await api.world.stores.reservations.events(rid)
-    assert "ada lets in octocat" in [event.message for event in history]
+    assert "ada added octocat" in [event.message for event in history]
 
 
 async def test_who_has_no_keys_is_refused_with_the_reason_and_nobody_is_added(

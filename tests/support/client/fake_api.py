@@ -246,10 +246,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(422, "invalid", "no public key could log in", "ssh_public_keys")
         named = ask.gpu_type or self._only_type(api, cpu=ask.gpu_count == 0)
         if named not in {one.gpu_type for one in api.types}:
-            raise Refusal(422, "invalid", f"{named!r} is no GPU type here", "gpu_type")
+            raise Refusal(422, "invalid", f"GPU type {named!r} is unknown", "gpu_type")
         if ask.gpu_count not in (0, 1, 2, 4, 8):
             raise Refusal(
-                422, "invalid", f"{ask.gpu_count} is no GPU count for {named}; ask for 1, 2, 4, 8", "gpu_count"
+                422, "invalid", f"invalid GPU count {ask.gpu_count} for {named}; ask for 1, 2, 4, 8", "gpu_count"
             )
         job = api.add(
             gpu_type=named,

@@ -93,7 +93,7 @@ REFUSED: list[tuple[DiskRequest, UserDisks, type[GpuDevError], str]] = [
     (CreateDisk(NEW, "none"), ada(), Invalid, "another name"),
     (CreateDisk(NEW, "big", 201), ada(), Invalid, "1 to 200 GB"),
     (CreateDisk(NEW, "more", 101), ada(), LimitReached, "200 GB together"),
-    (SnapshotDisk(PLAY), ada(), Conflict, "nothing to keep"),
+    (SnapshotDisk(PLAY), ada(), Conflict, "nothing to snapshot"),
     (SnapshotDisk(NEW), ada(), NotFound, "disk not found"),
     (SnapshotDisk(GONE), ada(), Conflict, "deleted"),
     (RestoreDisk(WORK, SNAPSHOT), held(ada()), DiskHeld, "held by reservation 00000000"),

@@ -62,8 +62,8 @@ def test_those_who_can_never_run_do_not_matter() -> None:
 def test_it_is_refused_when_somebody_starts_where_it_ends() -> None:
     answer = ask_for(1, MINE, [h100("a")], [ask(0x3F2A1B7C, 8)])
     assert answer == ExtensionDenied(
-        "reservation 3f2a1b7c waits and was promised to start by 2026-03-02 11:00:00 UTC, which this would delay; "
-        "it cannot stay longer"
+        "reservation 3f2a1b7c waits and is guaranteed to start by 2026-03-02 11:00:00 UTC, which this would delay; "
+        "it cannot be extended"
     )
 
 
@@ -73,7 +73,7 @@ def test_it_goes_as_far_as_the_next_planned_start() -> None:
     answer = ask_for(4, mine, [h100("a")], [ask(1, 8)], [other])
     assert isinstance(answer, ExtensionDenied)
     assert answer.at_most == NOW + hours(5)
-    assert answer.reason.endswith("it can stay until 2026-03-02 14:00:00 UTC")
+    assert answer.reason.endswith("it can be extended until 2026-03-02 14:00:00 UTC")
     assert ask_for(3, mine, [h100("a")], [ask(1, 8)], [other]) == ExtensionGranted(NOW + hours(5))
 
 
@@ -116,14 +116,15 @@ class TestTheLimit:
     def test_beyond_it_the_answer_says_how_far_it_goes(self, longer: float) -> None:
         answer = ask_for(longer, MINE, [h100("a")], [])
         assert answer == ExtensionDenied(
-            "a reservation lasts at most 48 hours with its extensions; it can stay until 2026-03-04 08:00:00 UTC",
+            "a reservation lasts at most 48 hours with its extensions; "
+            "it can be extended until 2026-03-04 08:00:00 UTC",
             NOW + hours(47),
         )
 
     def test_at_it_nothing_is_left(self) -> None:
         answer = ask_for(1, MINE, [h100("a")], [], launched_at=NOW - hours(46))
         assert answer == ExtensionDenied(
-            "a reservation lasts at most 48 hours with its extensions; it cannot stay longer"
+            "a reservation lasts at most 48 hours with its extensions; it cannot be extended"
         )
 
     def test_beyond_it_those_who_wait_count_all_the_same(self) -> None:

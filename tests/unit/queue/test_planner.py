@@ -95,7 +95,7 @@ class TestWaiting:
         made = plan([h100("a")], [held(91, until, ("a", range(8)))], [ask(1, 8)])
         assert started(made) == {}
         assert made.waits[0].estimate.latest == NOW + MARGIN
-        assert "is over, is cleared away" in made.waits[0].estimate.reason
+        assert "is over, is torn down" in made.waits[0].estimate.reason
 
     def test_without_a_margin_the_overdue_are_not_free_either(self) -> None:
         made = plan_queue([h100("a")], [held(91, -1, ("a", range(8)))], [ask(1, 8)], NOW, timedelta(0))
@@ -104,7 +104,7 @@ class TestWaiting:
     def test_foreign_work_never_ends(self) -> None:
         made = plan([h100("a", foreign_units=2)], [], [ask(1, 8), ask(2, 4)])
         assert begins(made) == {1: None}
-        assert made.waits[0].estimate.reason == "foreign work leaves at most 6 of 8 GPUs on any h100 node"
+        assert made.waits[0].estimate.reason == "unmanaged use leaves at most 6 of 8 GPUs on any h100 node"
         assert started(made) == {2: ["a"]}
 
     @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ class TestOrder:
         assert [wait.estimate.position for wait in made.waits] == [1, 2, 3]
         assert made.waits[2].estimate.reason == (
             "0 of 8 GPUs free on any h100 node; 2 requests ahead; "
-            "first fit when reservation 00000002, which is ahead, has run"
+            "first fit when reservation 00000002, which is ahead, ends"
         )
 
     def test_a_higher_priority_goes_first(self) -> None:

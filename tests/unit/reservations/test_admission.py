@@ -49,11 +49,11 @@ def test_counts_that_a_type_has_are_admitted(gpu_type: str, count: int, node_cou
 
 
 @pytest.mark.parametrize(("gpu_type", "count", "reason"), [
-    ("h100", 3, "3 is no GPU count for h100; ask for " + H100_COUNTS),
-    ("h100", -1, "-1 is no GPU count for h100; ask for " + H100_COUNTS),
-    ("h100", 12, "12 GPUs of h100 cannot be given: above 8 GPUs only whole nodes are given; ask for " + H100_COUNTS),
-    ("h100", 64, "64 GPUs are more than h100 can ever give: at most 32, as 4 whole nodes of 8"),
-    ("t4", 8, "8 GPUs are more than t4 can ever give: at most 4, all of one node"),
+    ("h100", 3, "invalid GPU count 3 for h100; ask for " + H100_COUNTS),
+    ("h100", -1, "invalid GPU count -1 for h100; ask for " + H100_COUNTS),
+    ("h100", 12, "12 GPUs of h100 cannot be had: above 8 GPUs only whole nodes can be; ask for " + H100_COUNTS),
+    ("h100", 64, "64 GPUs are more than h100 offers: at most 32, as 4 whole nodes of 8"),
+    ("t4", 8, "8 GPUs are more than t4 offers: at most 4, all of one node"),
     ("h100", 0, f"h100 is a GPU type; ask for {H100_COUNTS} GPUs, or name a CPU type for 0"),
     ("cpu-x86", 1, "cpu-x86 has no GPUs; ask for 0"),
 ])  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_single_node_of_sixteen_gives_sixteen_on_one_node() -> None:
 
 def test_an_unknown_type_is_answered_with_the_known_ones() -> None:
     assert refusal(ask("h300")) == (
-        "gpu_type: 'h300' is no GPU type here; known are t4, l4, a10g, a100, h100, h200, b200, cpu-x86, cpu-arm"
+        "gpu_type: GPU type 'h300' is unknown; available: t4, l4, a10g, a100, h100, h200, b200, cpu-x86, cpu-arm"
     )
 
 
@@ -160,7 +160,7 @@ class TestLimits:
         answer = ask(count=8, limits=limits, usage=UserUsage(gpus=4))
         assert isinstance(answer, NotAdmitted)
         assert answer.limit
-        assert answer.reason == "you have 4 GPUs reserved or asked for and may have 8; 4 are left"
+        assert answer.reason == "you have reserved or requested 4 GPUs; the limit is 8, so 4 are left"
 
     def test_more_gpus_than_anybody_may_have_is_no_matter_of_time(self) -> None:
         answer = ask(count=8, limits=LimitSettings(max_gpus_per_user=4))

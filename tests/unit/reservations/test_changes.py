@@ -63,7 +63,7 @@ ALL = [
     (ACTIVE, changes.setup_reported(ACTIVE, "dotfiles: done")),
     (ACTIVE, changes.warned(ACTIVE, 5, "4 minutes")),
     (ACTIVE, changes.extended(ACTIVE, 2, NOW)),
-    (ACTIVE, changes.event_recorded(ACTIVE, "users", "ada lets in bob")),
+    (ACTIVE, changes.event_recorded(ACTIVE, "users", "ada added bob")),
     (ACTIVE, changes.expired(ACTIVE)),
     (ACTIVE, changes.cancelled(ACTIVE, "cancelled by ada", NOW)),
     (ACTIVE, changes.failed(ACTIVE, "no")),

@@ -1,4 +1,4 @@
-"""What a dev server says of the end of its command is a stranger's text."""
+"""What a dev server says of the end of the command is a stranger's text."""
 
 import json
 
@@ -10,9 +10,9 @@ from gpudev.domain.reservations.command_exit import CommandExit, clean_last_line
 def test_what_was_told_is_told_on_in_words() -> None:
     end = parse_command_exit(json.dumps({"exit_code": 3, "last": "epoch 1\nout of memory\n"}))
     assert end == CommandExit(3, ("epoch 1", "out of memory"))
-    assert end.message == "its command ended with exit code 3\nIts last lines:\nepoch 1\nout of memory"
-    assert CommandExit(0).message == "its command ended with exit code 0"
-    assert CommandExit(None).message == "its command was ended from outside"
+    assert end.message == "the command ended with exit code 3\nLast lines:\nepoch 1\nout of memory"
+    assert CommandExit(0).message == "the command ended with exit code 0"
+    assert CommandExit(None).message == "the command was killed from outside"
 
 
 @pytest.mark.parametrize(

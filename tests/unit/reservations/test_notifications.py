@@ -89,7 +89,7 @@ def test_a_failure_is_told_with_its_reason_and_without_log_lines() -> None:
             "expired",
             CommandExit(3, ("TOKEN=planted",)).message,
             "is over",
-            "its command ended with exit code 3",
+            "the command ended with exit code 3",
         ),
         ("cancelled", "cancelled by operator\n\x07", "was cancelled", "cancelled by operator"),
     ],

@@ -49,7 +49,7 @@ _EXAMPLE_PROBLEM = {
     "type": "urn:gpu-dev:problem:invalid",
     "title": "Invalid",
     "status": 422,
-    "detail": "3 is no GPU count for h100; ask for 1, 2, 4, 8, 16, 24, 32",
+    "detail": "invalid GPU count 3 for h100; ask for 1, 2, 4, 8, 16, 24, 32",
     "code": "invalid",
     "field": "gpu_count",
     "request_id": "5b0c7d4d0f8e4a53a5e3f6c1d2b3a4f5",

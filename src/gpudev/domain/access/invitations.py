@@ -64,11 +64,9 @@ def parse_invitation_link(text: str) -> InvitationLink:
         raise Invalid("invalid invitation: its address cannot be read") from error
     secrets = _FRAGMENT.fullmatch(parts.fragment)
     if not host or secrets is None or not parts.path.endswith(INVITATION_PATH) or parts.query or "@" in parts.netloc:
-        raise Invalid(
-            f"this is no invitation: it looks like https://HOST:PORT{INVITATION_PATH}#…, and all of it is needed"
-        )
+        raise Invalid(f"invalid invitation (expected the whole link: https://HOST:PORT{INVITATION_PATH}#…)")
     if parts.scheme != "https" and not (parts.scheme == "http" and _LOOPBACK.fullmatch(host)):
-        raise Invalid("this invitation is not to be trusted: only https, or an address on this machine, is safe")
+        raise Invalid("unsafe invitation: its address must be https, or on this machine")
     secret, fingerprint = secrets.groups()
     shown = f"[{host}]" if ":" in host else host
     path = parts.path.removesuffix(INVITATION_PATH).rstrip("/")

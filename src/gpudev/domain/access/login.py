@@ -45,7 +45,7 @@ class StsEndpoint:
 
 def get_sts_endpoint(region: str) -> StsEndpoint:
     if not _REGION.fullmatch(region):
-        raise Invalid(f"{region[:40]!r} is no AWS region")
+        raise Invalid(f"invalid AWS region {region[:40]!r}")
     partition, domain = next((name, domain) for prefix, name, domain in _PARTITIONS if region.startswith(prefix))
     return StsEndpoint(region, partition, f"sts.{region}.{domain}")
 

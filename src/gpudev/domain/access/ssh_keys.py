@@ -29,7 +29,7 @@ def parse_public_keys(lines: Iterable[str], *, field: str = "ssh_public_keys") -
         except ValueError as error:
             raise Invalid(f"invalid public key {field}[{index}]: {error}", field=field) from error
     if len(keys) > MAX_KEYS:
-        raise Invalid(f"{field} holds {len(keys)} keys; at most {MAX_KEYS} can be taken", field=field)
+        raise Invalid(f"{field} has {len(keys)} keys; at most {MAX_KEYS} are allowed", field=field)
     return tuple(keys)
 
 
@@ -68,7 +68,7 @@ def check_github_user(name: str) -> str:
     """Raises Invalid unless GitHub could have issued this name: it becomes part of a URL."""
     if not _GITHUB_USER.fullmatch(name):
         raise Invalid(
-            f"{name[:80]!r} is no GitHub user name: use 1 to 39 letters, digits and '-', beginning with no '-'",
+            f"invalid GitHub user name {name[:80]!r} (expected 1 to 39 letters, digits and '-', not starting with '-')",
             field="github_user",
         )
     return name

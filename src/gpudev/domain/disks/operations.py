@@ -179,7 +179,7 @@ class SnapshotRecord:
     def problem_note(self) -> str | None:
         """Its error, for people. None: none."""
         if self.status in (SnapshotStatus.FAILED, SnapshotStatus.LOST):
-            return f"snapshot {short_id(self.snapshot_id)} came to nothing: {self.error}"
+            return f"snapshot {short_id(self.snapshot_id)} failed: {self.error}"
         return self.missing_note
 
 

@@ -74,8 +74,8 @@ def delayed(
 ) -> Change:
     """Its guaranteed start became later than `promised`."""
     before = f" instead of {promised:%Y-%m-%d %H:%M}" if promised else ""
-    when = f"by {estimate.latest:%Y-%m-%d %H:%M} UTC{before}" if estimate.latest else "nobody can say when"
-    event = NewEvent("delayed", f"starts later than told, {when}: {why}")
+    when = f"now by {estimate.latest:%Y-%m-%d %H:%M} UTC{before}" if estimate.latest else "no new estimate yet"
+    event = NewEvent("delayed", f"start delayed, {when}: {why}")
     return _update(row, event, estimate_columns(estimate, now, teardown_margin))
 
 
@@ -86,14 +86,14 @@ def prioritised(row: Reservation, priority: int, by: str) -> Change:
 
 def resent(row: Reservation, now: datetime, unexamined_for: str) -> Change:
     """No processor examined it, so its message is sent again."""
-    event = NewEvent("sent_again", f"nobody has looked at it for {unexamined_for}; sent again")
+    event = NewEvent("sent_again", f"not examined for {unexamined_for}; sent again")
     return _update(row, event, {"resent_at": now})
 
 
 def requeued(row: Reservation, why: str) -> Change:
     """Back to its queue position (by arrival). It keeps its allocation until the teardown is confirmed."""
     fields = {"preparing_at": None, "prepare_by": None, "step": None, "next_attempt_at": None, "launch_attempts": 0}
-    return _move(row, Status.QUEUED, NewEvent("queued", f"waits for another place: {why}"), fields)
+    return _move(row, Status.QUEUED, NewEvent("queued", f"requeued: {why}"), fields)
 
 
 def withdrawn(row: Reservation) -> Change:
@@ -111,7 +111,7 @@ def preparing(row: Reservation, shares: tuple[NodeShare, ...], now: datetime) ->
         row.reservation_id,
         row.status,
         row.version,
-        NewEvent("preparing", f"got its place: {places}"),
+        NewEvent("preparing", f"placed: {places}"),
         to=Status.PREPARING,
         fields={"preparing_at": now, "step": STARTING, "launch_attempts": 0},
         shares=shares,
@@ -166,7 +166,7 @@ def reconnected(row: Reservation, connection: SshEndpoint) -> Change:
 
 
 def restarted(row: Reservation) -> Change:
-    event = NewEvent("restarted", "its dev server was lost; starting it again")
+    event = NewEvent("restarted", "the dev server was lost; restarting it")
     return _update(row, event, {"step": "starting again"})
 
 
@@ -233,7 +233,7 @@ def failed(row: Reservation, reason: str) -> Change:
 def launch_failed(row: Reservation, error: str) -> Change:
     """The last attempt failed; its message becomes a dead letter."""
     attempts = row.launch_attempts + 1
-    reason = f"its dev server could not be started ({attempts} attempts): {error}"
+    reason = f"the dev server could not be started ({attempts} attempts): {error}"
     return Change(
         row.reservation_id,
         row.status,
@@ -248,7 +248,7 @@ def launch_failed(row: Reservation, error: str) -> Change:
 def released(row: Reservation, disk_outcome: str | None = None) -> Change:
     """`disk_outcome`: the result of putting its disk away, as text."""
     disk = "" if disk_outcome is None else f" (disk {row.disk_name!r}: {disk_outcome})"
-    event = NewEvent("released", f"everything it had is gone; its GPUs and disk are free{disk}")
+    event = NewEvent("released", f"released: dev server removed, GPUs and disk freed{disk}")
     return Change(row.reservation_id, row.status, row.version, event, release=True)
 
 

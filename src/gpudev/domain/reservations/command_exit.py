@@ -30,13 +30,13 @@ class CommandExit:
 
     @property
     def summary(self) -> str:
-        how = "was ended from outside" if self.exit_code is None else f"ended with exit code {self.exit_code}"
-        return f"its command {how}"
+        how = "was killed from outside" if self.exit_code is None else f"ended with exit code {self.exit_code}"
+        return f"the command {how}"
 
     @property
     def message(self) -> str:
         """The summary, followed by the last lines."""
-        lines = ("Its last lines:", *self.last_lines) if self.last_lines else ()
+        lines = ("Last lines:", *self.last_lines) if self.last_lines else ()
         return "\n".join((self.summary, *lines))
 
 

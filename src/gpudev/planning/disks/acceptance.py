@@ -105,24 +105,24 @@ class _Acceptance:
     def snapshot(self, request: SnapshotDisk) -> OperationChanges:
         disk = self._get_free_disk(request.disk_id, "a snapshot", while_held=True)
         if disk.volume_id is None:
-            raise Conflict(f"Nothing has been written to disk {disk.name!r} yet: there is nothing to keep.")
-        return OperationChanges(self._operation(OperationKind.SNAPSHOT, disk), event="snapshot asked for")
+            raise Conflict(f"disk {disk.name!r} was never used: nothing to snapshot")
+        return OperationChanges(self._operation(OperationKind.SNAPSHOT, disk), event="snapshot requested")
 
     def restore(self, request: RestoreDisk) -> OperationChanges:
         disk = self._get_free_disk(request.disk_id, "restoring a snapshot")
         chosen = self._get_snapshot(request.snapshot_id, disk)
         operation = self._operation(OperationKind.RESTORE, disk, snapshot_id=chosen.snapshot_id)
         return OperationChanges(
-            operation, event=f"restoring the snapshot of {chosen.created_at:%Y-%m-%d %H:%M} UTC asked for"
+            operation, event=f"restore of the snapshot of {chosen.created_at:%Y-%m-%d %H:%M} UTC requested"
         )
 
     def undelete(self, request: UndeleteDisk) -> OperationChanges:
         disk = self._get_disk(request.disk_id)
         if not disk.is_deleted:
-            raise Conflict(f"Disk {disk.name!r} is not deleted.")
-        self._check_not_busy(disk, "having it back")
+            raise Conflict(f"disk {disk.name!r} is not deleted")
+        self._check_not_busy(disk, "restoring it")
         if disk.purge_started_at is not None:
-            raise Conflict(f"Disk {disk.name!r} was deleted too long ago: what was on it is being removed.")
+            raise Conflict(f"disk {disk.name!r} was deleted too long ago: it is being purged")
         name = self._free_name(request.name or disk.name, "restore it under another name")
         self._within_quota(disk.size_gb or self.settings.default_size_gb)
         back = replace(disk, name=name, is_deleted=False, deleted_at=None)
@@ -135,11 +135,11 @@ class _Acceptance:
         source = self._get_free_disk(request.source_id, "cloning it", while_held=request.snapshot_id is not None)
         snapshot = None if request.snapshot_id is None else self._get_snapshot(request.snapshot_id, source)
         if snapshot is None and source.volume_id is None and source.saved_as is None:
-            raise Conflict(f"Nothing has been written to disk {source.name!r} yet: there is nothing to clone.")
+            raise Conflict(f"disk {source.name!r} was never used: nothing to clone")
         smallest = max(source.size_gb or 0, (snapshot and snapshot.size_gb) or 0, _MIN_SIZE_GB)
         size = self._check_size(request.size_gb or smallest)
         if size < smallest:
-            raise Invalid(f"A clone of {source.name!r} needs at least {smallest} GB.", field="size_gb")
+            raise Invalid(f"a clone of {source.name!r} needs at least {smallest} GB", field="size_gb")
         disk = self._new_disk(request.disk_id, request.name, size)
         operation = self._operation(
             OperationKind.CLONE, disk, source_id=source.disk_id, snapshot_id=request.snapshot_id, size_gb=size
@@ -153,7 +153,7 @@ class _Acceptance:
         now_gb = disk.size_gb or self.settings.default_size_gb
         size = self._check_size(request.size_gb)
         if size <= now_gb:
-            raise Invalid(f"Disks only grow: {disk.name!r} has {now_gb} GB already.", field="size_gb")
+            raise Invalid(f"disks only grow: {disk.name!r} already has {now_gb} GB", field="size_gb")
         self._within_quota(size - now_gb, count=0)
         return OperationChanges(
             self._operation(OperationKind.RESIZE, disk, size_gb=size), event=f"growing to {size} GB"
@@ -190,7 +190,7 @@ class _Acceptance:
             self._operation(OperationKind.PURGE, disk),
             replace(disk, purge_started_at=disk.purge_started_at or self.now),
             tuple(map(_to_be_removed, snapshots)),
-            event="its time to be restored is over; what was on it is being removed",
+            event="the restore period is over; the disk is being purged",
         )
 
     def prune(self, request: PruneDisk) -> OperationChanges | None:
@@ -219,7 +219,7 @@ class _Acceptance:
     def make_ready(self, request: MakeReady) -> OperationChanges:
         disk = self._living(request.disk_id)
         if disk.holder != request.reservation_id:
-            raise DiskHeld(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)}.")
+            raise DiskHeld(f"disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)}")
         operation = self._operation(
             OperationKind.MAKE_READY, disk, reservation_id=request.reservation_id, zone=request.zone
         )
@@ -229,7 +229,7 @@ class _Acceptance:
         disk = self._get_disk(request.disk_id)
         if disk.holder != request.reservation_id:
             # The caller's state is old: another reservation may be writing to the disk by now.
-            raise Stale(f"Disk {disk.name!r} is not held by reservation {short_id(request.reservation_id)} any more.")
+            raise Stale(f"disk {disk.name!r} is no longer held by reservation {short_id(request.reservation_id)}")
         operation = self._operation(
             OperationKind.PUT_AWAY, disk, reservation_id=request.reservation_id, contents=request.contents
         )
@@ -275,7 +275,7 @@ class _Acceptance:
     def _living(self, disk_id: DiskId) -> DiskState:
         disk = self._get_disk(disk_id)
         if disk.is_deleted:
-            raise Conflict(f"Disk {disk.name!r} is deleted. Restore it first.")
+            raise Conflict(f"disk {disk.name!r} is deleted; restore it first")
         return disk
 
     def _get_free_disk(self, disk_id: DiskId, what: str, *, while_held: bool = False) -> DiskState:
@@ -283,7 +283,7 @@ class _Acceptance:
         disk = self._living(disk_id)
         if disk.holder is not None and not while_held:
             raise DiskHeld(
-                f"Disk {disk.name!r} is held by reservation {short_id(disk.holder)}: {what} has to wait for its end."
+                f"disk {disk.name!r} is held by reservation {short_id(disk.holder)}: {what} has to wait for its end"
             )
         self._check_not_busy(disk, what)
         return disk
@@ -292,7 +292,7 @@ class _Acceptance:
         for other in self._operations_on(disk.disk_id):
             if not other.kind.is_by_system:
                 under_way = f"{other.kind.label} is under way ({other.step})"
-                raise Conflict(f"Disk {disk.name!r}: {under_way}; {what} has to wait.")
+                raise Conflict(f"disk {disk.name!r}: {under_way}; {what} has to wait")
 
     def _operations_on(self, disk_id: DiskId) -> list[Operation]:
         return [each for each in self.facts.unfinished if each.disk_id == disk_id or disk_id in each.blocks]
@@ -323,7 +323,7 @@ class _Acceptance:
                 if not each.status.is_usable:
                     raise Conflict(f"That snapshot of disk {disk.name!r} cannot be used: it is {each.status}.")
                 return each
-        raise NotFound(f"Disk {disk.name!r} has no such snapshot.")
+        raise NotFound(f"disk {disk.name!r} has no such snapshot")
 
     def _new_disk(self, disk_id: DiskId, name: str, size_gb: int) -> DiskState:
         self._free_name(name)
@@ -333,15 +333,15 @@ class _Acceptance:
     def _free_name(self, name: str, else_do: str = "choose another name") -> str:
         check_disk_name(name)
         if name == NO_DISK:
-            raise Invalid(f"{NO_DISK!r} means no disk; choose another name.", field="disk_name")
+            raise Invalid(f"{NO_DISK!r} means no disk; choose another name", field="disk_name")
         if any(each.name == name and not each.is_deleted for each in self.facts.disks.values()):
-            raise Conflict(f"You have a disk {name!r} already; {else_do}.")
+            raise Conflict(f"you already have a disk {name!r}; {else_do}")
         return name
 
     def _check_size(self, size_gb: int) -> int:
         most = self.settings.max_size_gb
         if not _MIN_SIZE_GB <= size_gb <= most:
-            raise Invalid(f"A disk may have {_MIN_SIZE_GB} to {most} GB, not {size_gb}.", field="size_gb")
+            raise Invalid(f"invalid size {size_gb} GB (expected {_MIN_SIZE_GB} to {most})", field="size_gb")
         return size_gb
 
     def _within_quota(self, more_gb: int, count: int = 1) -> None:

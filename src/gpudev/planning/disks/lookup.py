@@ -52,7 +52,7 @@ def get_deleted_disk(disks: Iterable[DiskState], name: str, disk_id: str | None 
     if deleted:
         return deleted[0]
     if named:
-        raise Conflict(f"Disk {name!r} is not deleted; say which snapshot to go back to.")
+        raise Conflict(f"disk {name!r} is not deleted; name the snapshot to restore")
     raise NotFound(f"you have no disk {name!r}, and none of that name can be restored")
 
 

@@ -17,8 +17,8 @@ class DiskUsage:
 def check_quota(usage: DiskUsage, settings: DiskSettings, *, more: int, more_gb: int) -> None:
     """Raises LimitReached if `more` disks or `more_gb` would exceed the quota."""
     if usage.count + more > settings.max_per_user:
-        raise LimitReached(f"You have {usage.count} disks; {settings.max_per_user} is the limit.")
+        raise LimitReached(f"you have {usage.count} disks; the limit is {settings.max_per_user}")
     if usage.size_gb + more_gb > settings.max_gb_per_user:
         raise LimitReached(
-            f"Your disks have {usage.size_gb} GB together; {more_gb} GB more would be over {settings.max_gb_per_user}."
+            f"your disks have {usage.size_gb} GB in total; {more_gb} GB more would exceed {settings.max_gb_per_user} GB"
         )

@@ -37,7 +37,7 @@ def get_delay_cause(queue_input: QueueInput, row: Reservation, promise: Estimate
         preparing_margin=queue_input.timing.preparing_margin,
     )
     if cause is DelayCause.UNEXPLAINED and queue_input.is_fair_share:
-        return DelayCause.FAIR_SHARE, "others have used less and go first (fair share)"
+        return DelayCause.FAIR_SHARE, "users with less usage go first (fair share)"
     return cause, explanation
 
 
@@ -61,18 +61,18 @@ def explain_delay(
         if not node.schedulable:
             return DelayCause.OPERATOR, f"node {name} was {describe_closed_node(node)}"
     if any(other.priority > request.priority for other in queue):
-        return DelayCause.OPERATOR, "an operator let others go first"
+        return DelayCause.OPERATOR, "an operator gave other requests a higher priority"
     node_names = set(promise.nodes)
     for allocation in allocations:
         overdue = allocation.until is None or allocation.until <= now
         if overdue and node_names.intersection(share.node for share in allocation.shares):
             late = short_id(allocation.reservation_id)
-            return DelayCause.SLOW_RELEASE, f"reservation {late}, which is over, is still being cleared away"
+            return DelayCause.SLOW_RELEASE, f"reservation {late} has ended and is still being torn down"
     for reservation in preparing:
         slow = reservation.preparing_at is not None and now > reservation.preparing_at + preparing_margin
         if slow and node_names.intersection(share.node for share in reservation.shares):
             late = short_id(reservation.reservation_id)
-            return DelayCause.SLOW_START, f"reservation {late} is taking long to start"
+            return DelayCause.SLOW_START, f"reservation {late} takes long to start"
     if any(known[name].foreign_units for name in node_names):
-        return DelayCause.FOREIGN_WORK, "work that belongs to no reservation holds GPUs there"
+        return DelayCause.FOREIGN_WORK, "GPUs there are in unmanaged use"
     return DelayCause.UNEXPLAINED, "the plan has changed"

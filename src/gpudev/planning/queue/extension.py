@@ -75,7 +75,7 @@ def decide_extension(
         most = f"a reservation lasts at most {limits.max_hours_with_extensions:g} hours with its extensions"
         return ExtensionDenied(f"{most}; {_latest_end_note(at_most)}", at_most)
     start = _format_time(delayed.planned)
-    delayed_request = f"reservation {short_id(delayed.reservation_id)} waits and was promised to start by {start}"
+    delayed_request = f"reservation {short_id(delayed.reservation_id)} waits and is guaranteed to start by {start}"
     return ExtensionDenied(f"{delayed_request}, which this would delay; {_latest_end_note(at_most)}", at_most)
 
 
@@ -134,7 +134,7 @@ class _ExtensionTrial:
 
 
 def _latest_end_note(at_most: datetime | None) -> str:
-    return "it cannot stay longer" if at_most is None else f"it can stay until {_format_time(at_most)}"
+    return "it cannot be extended" if at_most is None else f"it can be extended until {_format_time(at_most)}"
 
 
 def _format_time(moment: datetime) -> str:

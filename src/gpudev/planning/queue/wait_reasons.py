@@ -69,7 +69,7 @@ def _explain_no_start_among(request: Request, all_nodes: Sequence[Node], offerin
     if largest < request.units_per_node:
         return f"needs {request.units_per_node} {unit} on one node; the largest {gpu_type} node ready has {largest}"
     best = max(reservable_units(node) for node in offering)
-    return f"foreign work leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
+    return f"unmanaged use leaves at most {max(0, best)} of {request.units_per_node} {unit} on any {gpu_type} node"
 
 
 def _closed_note(all_nodes: Sequence[Node]) -> str:
@@ -109,8 +109,8 @@ def _gang_note(request: Request, whole: int, holders: str) -> str:
 def _blocker_note(blocker: BlockingReservation) -> str:
     name = f"reservation {short_id(blocker.reservation_id)}"
     if blocker.waiting:
-        return f"{name}, which is ahead, has run"
-    return f"{name}, which is over, is cleared away" if blocker.overdue else f"{name} ends"
+        return f"{name}, which is ahead, ends"
+    return f"{name}, which is over, is torn down" if blocker.overdue else f"{name} ends"
 
 
 def _unit_name(request: Request) -> str:

@@ -81,8 +81,8 @@ def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequenc
         known = catalogue.get(request.gpu_type)
         if known is not None and known.is_active:
             return known
-        what = "no GPU type here" if known is None else "not offered at present"
-        return NotAdmitted("gpu_type", f"{request.gpu_type[:50]!r} is {what}; known are {_list(offered)}")
+        what = "unknown" if known is None else "not offered at present"
+        return NotAdmitted("gpu_type", f"GPU type {request.gpu_type[:50]!r} is {what}; available: {_list(offered)}")
     wants_cpu = request.gpu_count == 0
     kind = "CPU" if wants_cpu else "GPU"
     of_kind = [name for name in offered if catalogue[name].is_cpu is wants_cpu]
@@ -123,12 +123,12 @@ def _check_count(gpu_type: GpuType, count: int) -> NotAdmitted | None:
         )
     if count > gpu_type.max_gpus_per_reservation:
         return NotAdmitted(
-            "gpu_count", f"{count} GPUs are more than {gpu_type.name} can ever give: {_most_gpus_note(gpu_type)}"
+            "gpu_count", f"{count} GPUs are more than {gpu_type.name} offers: {_most_gpus_note(gpu_type)}"
         )
     if count > gpu_type.max_gpus:
-        whole = f"above {gpu_type.max_gpus} GPUs only whole nodes are given"
-        return NotAdmitted("gpu_count", f"{count} GPUs of {gpu_type.name} cannot be given: {whole}; ask for {counts}")
-    return NotAdmitted("gpu_count", f"{count} is no GPU count for {gpu_type.name}; ask for {counts}")
+        whole = f"above {gpu_type.max_gpus} GPUs only whole nodes can be"
+        return NotAdmitted("gpu_count", f"{count} GPUs of {gpu_type.name} cannot be had: {whole}; ask for {counts}")
+    return NotAdmitted("gpu_count", f"invalid GPU count {count} for {gpu_type.name}; ask for {counts}")
 
 
 def _most_gpus_note(gpu_type: GpuType) -> str:
@@ -170,7 +170,7 @@ def _check_limits(count: int, limits: LimitSettings, usage: UserUsage) -> NotAdm
         return NotAdmitted("gpu_count", f"{count} GPUs are more than the {most} one user may have at once")
     return NotAdmitted(
         "gpu_count",
-        f"you have {usage.gpus} GPUs reserved or asked for and may have {most}; {most - usage.gpus} are left",
+        f"you have reserved or requested {usage.gpus} GPUs; the limit is {most}, so {most - usage.gpus} are left",
         limit=True,
     )
 

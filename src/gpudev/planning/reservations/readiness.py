@@ -14,7 +14,7 @@ from gpudev.planning.reservations.requeue import find_postponement, postponed_un
 from gpudev.ports.cluster import ServerPhase, ServerState
 from gpudev.settings import TimingSettings
 
-_NO_REASON = "the dev server ended without saying why"
+_NO_REASON = "the dev server ended without a reason"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _too_slow(reservation: Reservation, server: ServerState | None, deadline: ti
         or (server.reason or server.step if server is not None else None)
         or reservation.step
     )
-    return f"{reason}; last seen: {last}" if last else reason
+    return f"{reason}; last step: {last}" if last else reason
 
 
 def _minutes(span: timedelta) -> str:

@@ -114,5 +114,5 @@ def _find_obstacle(reservation: Reservation, nodes: Mapping[str, Node], held: Ma
         if not node.schedulable:
             return f"node {share.node} was {describe_closed_node(node)}"
         if node.foreign_units + held.get(share.node, 0) > node.units:
-            return f"work that belongs to no reservation has taken what was free on node {share.node}"
+            return f"unmanaged use took what was free on node {share.node}"
     return None

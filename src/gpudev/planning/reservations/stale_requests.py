@@ -52,7 +52,7 @@ def decide_max_wait(reservations: Sequence[Reservation], now: datetime) -> Decis
             decisions.recheck_at(row.wait_until)
             continue
         waited = _format_duration(row.wait_until - row.created_at)
-        reason = f"it waited {waited}, the longest it was to wait"
+        reason = f"maximum wait of {waited} reached"
         decisions.changes.append(changes.cancelled(row, reason, now, failure_reason=reason))
     return decisions
 
@@ -82,8 +82,8 @@ def _decide_request(
         return None
     unexamined = _format_duration(now - unexamined_since)
     reason = (
-        f"nobody has looked at it for {unexamined}, not even after it was sent again; "
-        "an operator can say why, and it may be asked for again"
+        f"no processor examined it for {unexamined}, not even after it was sent again; "
+        "ask an operator, then submit it again"
     )
     return CancelStaleRequest(changes.cancelled(row, reason, now, failure_reason=reason))
 

@@ -87,7 +87,7 @@ class ClusterStatusViews:
             active_reservations=sum(1 for each in unreleased if each.status is Status.ACTIVE),
             preparing_reservations=sum(1 for each in unreleased if each.status is Status.PREPARING),
             queued_reservations=sum(1 for each in unreleased if each.status.is_waiting),
-            processor="alive" if is_planning else "no processor is alive: nothing is started until one is",
+            processor="alive" if is_planning else "no processor is alive: nothing starts until one is",
             seen_at=seen_at,
         )
 

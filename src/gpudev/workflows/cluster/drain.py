@@ -119,7 +119,7 @@ class Eviction:
         if left.status is not Status.CANCELLED or not await self._was_moved(left):
             raise Conflict(f"{short_id(left.reservation_id)} was not moved")
         if not left.is_released:
-            raise Conflict(f"{short_id(left.reservation_id)} is still being cleared away")
+            raise Conflict(f"{short_id(left.reservation_id)} is still being torn down")
         rest = time_left(left)
         if rest < _SHORTEST_REST:
             await self.moves.finish_move(left.reservation_id, None, now=self.clock.now())
@@ -132,12 +132,12 @@ class Eviction:
     @retry_on(Stale)
     async def _hand_over(self, left: Reservation, again_id: ReservationId) -> None:
         again = await self._get_reservation(again_id)
-        message = f"goes on from {short_id(left.reservation_id)}, which was moved"
+        message = f"continues {short_id(left.reservation_id)}, which was moved"
         change = changes.event_recorded(again, _CONTINUES_EVENT, message)
         await self.moves.finish_move(left.reservation_id, change, now=self.clock.now())
 
     async def _record_successor(self, left: Reservation, again: Reservation) -> None:
-        message = f"goes on as {short_id(again.reservation_id)}"
+        message = f"continues as {short_id(again.reservation_id)}"
         events = await self.reservations.events(left.reservation_id)
         if message not in {each.message for each in events}:
             change = changes.event_recorded(left, _MOVED_EVENT, message)
@@ -149,7 +149,7 @@ class Eviction:
         if found.status.is_terminal and (not moves or await self._was_moved(found)):
             return found
         if not found.status.holds_capacity:
-            raise Conflict(f"{short_id(found.reservation_id)} is {found.status}: it has no place to leave")
+            raise Conflict(f"{short_id(found.reservation_id)} is {found.status}: it has no placement")
         if moves:
             found = await self._mark_moved(found)
         return await self._cancel(found, message, moves=moves)
@@ -158,7 +158,7 @@ class Eviction:
         """Recorded before it is done, so that an interrupted move can be resumed."""
         if await self._was_moved(found):
             return found
-        message = "ends here and is asked for again with the time that is left"
+        message = "ended here; submitted again with the remaining time"
         change = changes.event_recorded(found, _MOVED_EVENT, message)
         return await self.reservations.apply_change(change, now=self.clock.now())
 

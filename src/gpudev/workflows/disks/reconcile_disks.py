@@ -103,7 +103,7 @@ class DiskReconciliation:
             _add_error(report, f"not everything was written: {error}")
             return
         _count_writes(written.done, report)
-        report.left_alone += [f"{_name(write)}: somebody else wrote it meanwhile" for write in written.stale]
+        report.left_alone += [f"{_name(write)}: changed by another writer meanwhile" for write in written.stale]
         for write, error_text in written.failed:
             _add_error(report, f"{_name(write)} was not written: {error_text}")
 

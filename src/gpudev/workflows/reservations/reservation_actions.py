@@ -126,7 +126,9 @@ class Prioritisation:
             raise Invalid(f"a priority is a number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}", field="priority")
         found = await find_job(self.reservations, user, job_id)
         if not found.status.is_waiting:
-            raise Conflict(f"only who waits has a priority; {short_id(found.reservation_id)} is {found.status}")
+            raise Conflict(
+                f"only queued reservations have a priority; {short_id(found.reservation_id)} is {found.status}"
+            )
         if found.priority == priority:
             return found
         change = changes.prioritised(found, priority, user.username)

@@ -55,7 +55,7 @@ class AddonChanges:
         keys = await asyncio.gather(*(self._keys_of(name) for name in wanted))
         now = self.clock.now()
         users = [Collaborator(name, tuple(own), user.username, now) for name, own in zip(wanted, keys, strict=True)]
-        event = NewEvent("users", f"{user.username} lets in {', '.join(each.github_user for each in users)}")
+        event = NewEvent("users", f"{user.username} added {', '.join(each.github_user for each in users)}")
         return await self._write(
             user, job_id, event, lambda change: self.addons.add_users(change, users, now=self.clock.now())
         )
@@ -66,7 +66,7 @@ class AddonChanges:
         found, current = await self.find_addons(user, job_id)
         _check_not_ended(found)
         if current is None or all(each.github_user != wanted for each in current.collaborators):
-            raise NotFound(f"{name} was not let in to {short_id(found.reservation_id)} (or is removed already)")
+            raise NotFound(f"{name} has no access to {short_id(found.reservation_id)}")
         event = NewEvent("users", f"{user.username} removed {wanted}")
         return await self._write(
             user, job_id, event, lambda change: self.addons.remove_user(change, wanted, now=self.clock.now())

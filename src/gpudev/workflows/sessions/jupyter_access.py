@@ -106,7 +106,7 @@ class BrowserSessions:
         the access has ended, Conflict if Jupyter does not run."""
         found = None if secret is None else await self.tokens.find_token(_digest(secret), TokenPurpose.BROWSER)
         if found is None:
-            raise JupyterAccessDenied(f"this browser has not been let in to this Jupyter: {_LINK_HINT}")
+            raise JupyterAccessDenied(f"this browser has no access to this Jupyter: {_LINK_HINT}")
         return await self._check(*found, reservation_id, self.clock.now())
 
     async def _check(self, grant: Grant, ends_at: datetime, reservation_id: str, now: datetime) -> AdmittedBrowser:
@@ -114,14 +114,14 @@ class BrowserSessions:
             raise WrongJupyter("Jupyter not found")
         grant_state = (await self.tokens.load_grant_states([grant])).get(grant)
         if grant_state is None or now >= ends_at:
-            raise Forbidden(f"this browser was let in too long ago: {_LINK_HINT}")
+            raise Forbidden(f"this browser's access has expired: {_LINK_HINT}")
         ending = rules.find_session_end(grant, grant_state)
         if ending is not None:
             raise (Forbidden if ending.code is CloseCode.ACCESS_ENDED else Conflict)(ending.reason)
         connection = rules.get_connection(grant.reservation_id, grant_state.status, grant_state.connection)
         kept = await self.keys.find_secrets(grant.reservation_id)
         if kept is None:
-            raise Conflict("Jupyter is not enabled there (any more)")
+            raise Conflict("Jupyter is not enabled there")
         return AdmittedBrowser(grant, grant_state.username or "", connection, kept)
 
 

@@ -63,7 +63,7 @@ class SshTokens:
         """A session to the reservation with this full id. Raises Unauthenticated, Conflict and Unavailable."""
         found = await self.tokens.find_token(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
         if found is None:
-            raise Unauthenticated("this needs a token of POST /v1/jobs/{job_id}/proxy-token, and that is none")
+            raise Unauthenticated("invalid token (expected one of POST /v1/jobs/{job_id}/proxy-token)")
         grant, ends_at = found
         grant_state = (await self.tokens.load_grant_states([grant])).get(grant)
         connection = rules.admit_session(_parse_id(reservation_id), grant, ends_at, grant_state, self.clock.now())
