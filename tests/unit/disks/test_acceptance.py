@@ -88,11 +88,11 @@ def ask(request: DiskRequest, facts: UserDisks, now: datetime = NOW) -> Operatio
 
 NEW = new_disk_id()
 REFUSED: list[tuple[DiskRequest, UserDisks, type[GpuDevError], str]] = [
-    (CreateDisk(NEW, "work"), ada(), Conflict, "'work' already"),
+    (CreateDisk(NEW, "work"), ada(), Conflict, "already have a disk 'work'"),
     (CreateDisk(NEW, "Work"), ada(), Invalid, "invalid disk name"),
     (CreateDisk(NEW, "none"), ada(), Invalid, "another name"),
-    (CreateDisk(NEW, "big", 201), ada(), Invalid, "1 to 200 GB"),
-    (CreateDisk(NEW, "more", 101), ada(), LimitReached, "200 GB together"),
+    (CreateDisk(NEW, "big", 201), ada(), Invalid, "expected 1 to 200"),
+    (CreateDisk(NEW, "more", 101), ada(), LimitReached, "200 GB in total"),
     (SnapshotDisk(PLAY), ada(), Conflict, "nothing to snapshot"),
     (SnapshotDisk(NEW), ada(), NotFound, "disk not found"),
     (SnapshotDisk(GONE), ada(), Conflict, "deleted"),
@@ -110,13 +110,13 @@ REFUSED: list[tuple[DiskRequest, UserDisks, type[GpuDevError], str]] = [
     (CloneDisk(NEW, WORK, "copy", size_gb=50), ada(), Invalid, "at least 100 GB"),
     (CloneDisk(NEW, PLAY, "copy"), ada(), Conflict, "nothing to clone"),
     (ResizeDisk(WORK, 100), ada(), Invalid, "only grow"),
-    (ResizeDisk(WORK, 201), ada(), Invalid, "1 to 200 GB"),
-    (RenameDisk(WORK, "play"), ada(), Conflict, "'play' already"),
+    (ResizeDisk(WORK, 201), ada(), Invalid, "expected 1 to 200"),
+    (RenameDisk(WORK, "play"), ada(), Conflict, "already have a disk 'play'"),
     (RenameDisk(WORK, "new"), held(ada()), DiskHeld, "renaming it has to wait"),
     (DeleteDisk(WORK), held(ada()), DiskHeld, "deleting it has to wait"),
     (DeleteDisk(WORK), busy(ada(), OperationKind.CLONE), Conflict, "clone is under way"),
     (UndeleteDisk(WORK), ada(), Conflict, "is not deleted"),
-    (UndeleteDisk(GONE), ada(), Conflict, "'work' already; restore it under another name"),
+    (UndeleteDisk(GONE), ada(), Conflict, "already have a disk 'work'; restore it under another name"),
     (MakeReady(WORK, RESERVATION), ada(), DiskHeld, "not held by"),
 ]
 
