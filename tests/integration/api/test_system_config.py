@@ -59,7 +59,7 @@ async def test_what_is_no_change_or_no_type_is_refused(root: httpx2.AsyncClient)
     refused(await root.patch("/v1/gpu-types/h100", json={"max_gpus": 80}), 422, "invalid", "max_gpus")
     refused(await root.patch("/v1/gpu-types/abacus", json={"is_active": True}), 404, "not_found")
     entries = (await root.get("/v1/audit", params={"action": "PATCH"})).json()["entries"]
-    assert ("abacus (offered)", "not_found") in [(entry["target"], entry["outcome"]) for entry in entries]
+    assert ("abacus (active)", "not_found") in [(entry["target"], entry["outcome"]) for entry in entries]
 
 
 async def test_settings_are_shown_without_secrets(api: Api) -> None:
