@@ -70,7 +70,7 @@ async def test_a_connection_that_was_cut_is_made_anew_and_everything_is_forgotte
 async def test_without_a_database_nothing_counts_as_heard() -> None:
     changes = PostgresAccessChanges(DatabaseSettings(host="/nonexistent"))
     changes.start()
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # for several attempts to connect
     assert not changes.is_fresh()
     await changes.close()
 

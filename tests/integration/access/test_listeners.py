@@ -145,7 +145,7 @@ async def test_a_given_certificate_that_breaks_leaves_the_old_one_in_place(
     async with open_door(settings, clock, every=0.02) as door:
         pin = door.fingerprint
         given.certificate.write_text("half of")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # it is read again every 0.02 seconds
         assert await asyncio.to_thread(door.ask, pin)
     assert not (settings.state_dir / "tls").exists()
 

@@ -43,7 +43,7 @@ def test_it_goes_on_as_soon_as_the_ssh_server_greets(job: JobView) -> None:
         opened: list[float] = []
 
         def open_late() -> None:
-            time.sleep(0.3)
+            time.sleep(0.3)  # the client's first attempts fail meanwhile
             opened.append(time.monotonic())
             listener.listen()
             connection, _ = listener.accept()

@@ -82,7 +82,7 @@ async def test_only_the_processor_that_plans_reconciles_and_failures_end_nothing
     )
     try:
         await asyncio.wait_for(opened.wait(), 30)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # nothing happens, and nothing tells when it would have
         assert cloud.asked == [], "nobody plans yet"
         await reconciler_world.processor.acquire_lease()
         await eventually_async(lambda: cloud.asked.count("volumes") >= 2)

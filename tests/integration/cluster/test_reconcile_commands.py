@@ -118,7 +118,7 @@ async def test_a_scheduled_run_leaves_it_to_whoever_is_at_it_and_a_run_by_hand_w
         other = await operator.run("reconcile", "availability", "--scheduled", "--json")
         assert "updated" in other.json["availability"], "each pass has a lock of its own"
         by_hand = await operator.start("reconcile", "disks", "--json")
-        await asyncio.sleep(1.5)
+        await eventually_async(lambda: _waiting_for_locks(stores))
         assert by_hand.returncode is None
         assert await stores.disk_records.list_records() == []
     out, _ = await asyncio.wait_for(by_hand.communicate(), 60)
@@ -145,6 +145,14 @@ async def test_it_ends_by_itself_within_its_deadline(operator: Operator, stub: A
     assert done.code == 1
     assert "not finished within 2 s" in done.err
     assert time.monotonic() - began < 25
+
+
+async def _waiting_for_locks(stores: Stores) -> int:
+    async with stores.pool.acquire() as connection:
+        count: int = await connection.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        )
+    return count
 
 
 async def test_a_killed_run_leaves_its_lock_to_the_next(operator: Operator, stub: AwsStub) -> None:

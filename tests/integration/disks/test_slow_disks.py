@@ -141,7 +141,7 @@ async def test_nothing_is_torn_down_while_it_is_still_being_launched(stays: Disk
     await asyncio.wait_for(stays.cluster.has_begun.wait(), 20)
     await stays.cancel(rid)
     await stays.processor.run_cycle()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # nothing happens, and nothing tells when it would have
     assert not await stays.is_released(rid)
     stays.cluster.launching.set()
     stays.cluster.launching = None

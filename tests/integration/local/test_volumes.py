@@ -358,7 +358,7 @@ async def test_two_processes_do_not_work_on_the_same_thing(world: VolumeWorld) -
     volume = await world.new_volume()
     with world.folders.lock(VolumeOrSnapshot.VOLUME, volume.volume_id):
         changing = asyncio.create_task(world.cloud.tag_volume(volume.volume_id, {"late": "yes"}))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # nothing happens, and nothing tells when it would have
         assert not changing.done()
     await changing
     found = await world.cloud.find_volume(volume.volume_id)

@@ -194,7 +194,7 @@ class TestSupervising:
             wait_for_step(process, "STEP supervisor ok")
             one = part(layout, "one")
             process.send_signal(signal.SIGHUP)
-            time.sleep(0.2)
+            time.sleep(0.2)  # nothing happens, and nothing tells when it would have
             assert process.poll() is None
             assert is_alive(one)
 
