@@ -4,7 +4,6 @@ import os
 import posixpath
 import shlex
 import shutil
-import subprocess
 import sys
 from urllib.parse import quote
 
@@ -191,6 +190,8 @@ def proxy_command(job_id: str, auto: bool, api_url: str | None) -> None:
 
 def _make_folder(session: CommandSession, job: JobView, path: str, route: openssh.ProxyCommand) -> None:
     """scp does not create folders, and its error is unclear."""
+    import subprocess  # slow to load
+
     make = ("mkdir", "-p", "--", path.removeprefix("~/") or ".")
     line = openssh.command_line(openssh.find_program(), job, make, session.env, tty=False, proxy=route, more=["-T"])
     exit_code = subprocess.run(line, stdin=subprocess.DEVNULL, check=False).returncode
@@ -229,6 +230,8 @@ def _cd_hint(folder: str) -> str:
 
 def _open_editor(session: CommandSession, job: JobView, editor: str, folder: str) -> None:
     """Editors find the dev server by its name in ssh's configuration."""
+    import subprocess  # slow to load
+
     from gpudev.cli.commands.sessions import ssh_config
 
     name = ssh_config.refresh_config(session, formatting.utc_now()).names.get(job.reservation_id)
