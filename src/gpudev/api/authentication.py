@@ -121,7 +121,7 @@ class Authentication:
     def _on_lookup_done(self, digest: bytes, done: asyncio.Task[ApiKey]) -> None:
         self._lookups.pop(digest, None)
         if not done.cancelled():
-            done.exception()  # seen, also when everybody who asked has left
+            done.exception()  # retrieved, even if all callers were cancelled
 
     def _find_cached(self, digest: bytes, unconfirmed_seconds: float) -> ApiKey | None:
         receives_changes = self._changes.is_fresh()

@@ -202,7 +202,7 @@ def test_a_taken_port_that_was_asked_for_is_refused(machine: Machine) -> None:
         taken = str(other.getsockname()[1])
         up = machine.run("up", "--port", taken)
     assert up.returncode == 1
-    assert f"port {taken} is taken" in up.stdout
+    assert f"port {taken} is in use" in up.stdout
     assert machine.processes() == []
 
 
