@@ -17,6 +17,7 @@ from types import FrameType
 
 import structlog
 
+from gpudev.adapters.local.machine import linux
 from gpudev.adapters.local.machine.processes import identify_self
 from gpudev.domain.errors import Conflict, GpuDevError, Unavailable
 from gpudev.embedded import supervised_processes
@@ -59,6 +60,8 @@ class Supervisor:
         with _hold_lock(self._layout.supervisor_lock) as self._lock_stat, self._signals():
             own_pid_file = self._layout.pid_file("supervisor")
             supervised_processes.write_pid_file(own_pid_file, identify_self())
+            if linux.IS_LINUX:
+                linux.set_oom_score_adj(linux.OOM_SCORE_OF_SYSTEM)  # for all parts; dev servers choose their own
             try:
                 return self._run_parts()
             finally:

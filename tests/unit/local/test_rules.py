@@ -85,7 +85,7 @@ def spec(*shares: NodeShare) -> ServerSpec:
 
 
 class TestWhatIsRefused:
-    launcher = Launcher(StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(None), "127.0.0.1")
+    launcher = Launcher(StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(), "127.0.0.1")
 
     @pytest.mark.parametrize(
         ("shares", "said"),
@@ -163,23 +163,40 @@ class TestLimits:
         limiter = find_cgroup_limiter(tmp_path, is_root=True)
         assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
         assert "hold" in limiter.describe(IsolationMode.ROOT)
-        group = limiter.ensure_group("x-0", resource_limits(REAL, 1))
+        (group,) = limiter.ensure_groups("x-0", resource_limits(REAL, 1))
         assert group == tmp_path / "gpu-dev" / "x-0"
         assert (group / "cpu.max").read_text() == "400000 100000"
         assert (group / "memory.max").read_text() == str(16 * GB)
         assert (group / "pids.max").read_text() == "8192"
 
     @ONLY_LINUX
-    def test_cgroups_of_version_1_are_left_alone_and_that_is_said(self, tmp_path: Path) -> None:
+    def test_without_any_cgroups_that_is_said(self, tmp_path: Path) -> None:
         limiter = find_cgroup_limiter(tmp_path, is_root=True)
-        assert limiter.ensure_group("x-0", resource_limits(REAL, 1)) is None
+        assert limiter.ensure_groups("x-0", resource_limits(REAL, 1)) == ()
         assert "no cgroups of version 2" in limiter.describe(IsolationMode.USER)
         assert "only the number of processes" in limiter.describe(IsolationMode.ROOT)
+
+    @ONLY_LINUX
+    def test_they_are_written_into_cgroups_of_version_1_one_for_each_controller(self, tmp_path: Path) -> None:
+        for controller in ("memory", "pids"):
+            (tmp_path / controller).mkdir()
+            (tmp_path / controller / "cgroup.procs").touch()
+        (tmp_path / "memory" / "memory.limit_in_bytes").touch()
+        limiter = find_cgroup_limiter(tmp_path, is_root=True)
+        assert limiter.limits("pids")
+        assert not limiter.limits("cpu")
+        expected = "limits on memory and processes hold in proportion to the GPUs (the cgroup controllers cpu are not"
+        assert expected in limiter.describe(IsolationMode.ROOT)
+        memory, pids = limiter.ensure_groups("x-0", resource_limits(REAL, 1))
+        assert memory == tmp_path / "memory" / "gpu-dev" / "x-0"
+        assert (memory / "memory.limit_in_bytes").read_text() == str(16 * GB)
+        assert (pids / "pids.max").read_text() == "8192"
+        assert not (pids / "memory.limit_in_bytes").exists()
 
     def test_an_ordinary_user_sets_none_even_where_roots_group_is_there(self, tmp_path: Path) -> None:
         (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
         (tmp_path / "gpu-dev").mkdir()
-        assert find_cgroup_limiter(tmp_path, is_root=False).folder is None
+        assert find_cgroup_limiter(tmp_path, is_root=False).folders == ()
 
     @ONLY_LINUX
     def test_missing_controllers_are_named(self, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ forked.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from gpudev.adapters.local.machine.isolation import IsolationMode
@@ -38,7 +38,9 @@ class LaunchSpec:
     """Where the members' SSH servers listen."""
     closed_ports: tuple[int, ...] = ()
     """The control plane's ports. The SSH server forwards nothing to them."""
-    cgroup: str | None = None
+    cgroups: tuple[str, ...] = ()
+    memory: int | None = None
+    """Its share of the node's memory, in bytes: what it keeps in tmpfs is bounded by it. None: not known."""
     max_processes: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     dotfiles: str | None = field(default=None, repr=False)
@@ -55,8 +57,9 @@ class LaunchSpec:
     @classmethod
     def from_json(cls, text: str) -> "LaunchSpec":
         data = json.loads(text)
-        lists = ("hostnames", "devices", "hidden", "closed_ports")
-        return cls(**{**data, "mode": IsolationMode(data["mode"]), **{name: tuple(data[name]) for name in lists}})
+        known = {item.name: data[item.name] for item in fields(cls) if item.name in data}  # another version wrote it
+        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**{**known, **lists, "mode": IsolationMode(data["mode"])})
 
 
 @dataclass(frozen=True, slots=True)

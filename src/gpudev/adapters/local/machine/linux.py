@@ -37,6 +37,11 @@ CAP_KILL = 5
 CAP_SETGID = 6
 CAP_SETUID = 7
 CAP_SETPCAP = 8
+CAP_SYS_RESOURCE = 24
+
+OOM_SCORE_OF_SYSTEM = -900
+"""The kernel ends the control plane's processes last when memory runs out, and those of dev servers first."""
+OOM_SCORE_OF_USERS = 500
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -151,6 +156,15 @@ def set_dumpable(dumpable: bool) -> None:
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, int(dumpable))
 
 
+def set_oom_score_adj(value: int) -> bool:
+    """False: not allowed. A value set with CAP_SYS_RESOURCE is also the lowest that its children can choose."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text(str(value))
+    except OSError:
+        return False
+    return True
+
+
 def empty_bounding_set() -> None:
     """Programs that are run from now on can never gain a capability."""
     capability = 0
@@ -163,10 +177,12 @@ def empty_bounding_set() -> None:
 
 
 def keep_capabilities(kept: Iterable[int] = ()) -> None:
-    """Drop all capabilities but these (all must be below 32). Children inherit none."""
-    mask = sum(1 << capability for capability in kept)
+    """Drop all capabilities but these (all must be below 32), as far as it has them. Children inherit none."""
     _call().prctl(*_longs(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL))
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    present = (ctypes.c_uint32 * 6)()
+    _check(_call().capget(header, present), "capget", "self")
+    mask = sum(1 << capability for capability in kept) & present[1]
     data = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)
     _check(_call().capset(header, data), "capset", hex(mask))
 

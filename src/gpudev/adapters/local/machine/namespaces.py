@@ -18,6 +18,11 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKED_INTO_ETC = ("/etc/resolv.conf",)
 _READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 _OWN = linux.MS_NOSUID | linux.MS_NODEV
+_SHM_PART = 0.5
+_RUNTIME_PART = 0.1
+"""Of the memory, as Linux and systemd have it; here of the dev server's share."""
+_MIN_TMPFS_BYTES = 16 * 1024 * 1024
+_BYTES_PER_INODE = 16 * 1024
 
 
 def enter_user_namespace(uid_inside: int) -> None:
@@ -43,7 +48,7 @@ def build_root(launch: LaunchSpec, member: Path) -> None:
     _write_etc_files(root, launch)
     _show_own_folders(root, launch, member)
     _mount_kernel_views(root)
-    _make_devices(root, launch.devices)
+    _make_devices(root, launch)
     _hide(root, launch.hidden)
     # Only the root itself: mounts in it keep their own flags.
     linux.mount(None, str(root), None, linux.MS_REMOUNT | linux.MS_BIND | _READ_ONLY)
@@ -54,6 +59,8 @@ def build_root(launch: LaunchSpec, member: Path) -> None:
 
 def drop_privileges(launch: LaunchSpec) -> None:
     """Become the dev server's user, irrevocably. Every process that will run user code calls it."""
+    if launch.mode.has_own_uid:
+        linux.set_oom_score_adj(linux.OOM_SCORE_OF_USERS)
     if launch.mode is not IsolationMode.PLAIN:
         linux.leave_session_keyring()
     if launch.mode.has_own_uid:
@@ -134,7 +141,13 @@ def _show_own_folders(root: Path, launch: LaunchSpec, member: Path) -> None:
     (root / "var/run").symlink_to("/run")
     runtime = root / runtime_dir(launch.uid).lstrip("/")
     runtime.mkdir(parents=True)
-    linux.mount("tmpfs", str(runtime), "tmpfs", _OWN, f"mode=700,uid={launch.uid},gid={launch.uid}")
+    linux.mount(
+        "tmpfs",
+        str(runtime),
+        "tmpfs",
+        _OWN,
+        f"mode=700,uid={launch.uid},gid={launch.uid}{_tmpfs_bound(launch.memory, _RUNTIME_PART)}",
+    )
 
 
 def _mount_kernel_views(root: Path) -> None:
@@ -145,11 +158,11 @@ def _mount_kernel_views(root: Path) -> None:
     linux.bind_mount("/sys", str(sys), _READ_ONLY | linux.MS_NOEXEC)
 
 
-def _make_devices(root: Path, devices: Iterable[str]) -> None:
+def _make_devices(root: Path, launch: LaunchSpec) -> None:
     dev = root / "dev"
     dev.mkdir()
     linux.mount("tmpfs", str(dev), "tmpfs", linux.MS_NOSUID | linux.MS_NOEXEC, "mode=755,size=1m")
-    for path in (*(f"/dev/{name}" for name in _DEVICES), *devices):
+    for path in (*(f"/dev/{name}" for name in _DEVICES), *launch.devices):
         inside = root / path.lstrip("/")
         inside.parent.mkdir(parents=True, exist_ok=True)
         inside.touch()
@@ -159,10 +172,18 @@ def _make_devices(root: Path, devices: Iterable[str]) -> None:
     linux.mount("devpts", str(dev / "pts"), "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
     (dev / "ptmx").symlink_to("pts/ptmx")
     (dev / "shm").mkdir()
-    linux.mount("tmpfs", str(dev / "shm"), "tmpfs", _OWN, "mode=1777")
+    linux.mount("tmpfs", str(dev / "shm"), "tmpfs", _OWN, f"mode=1777{_tmpfs_bound(launch.memory, _SHM_PART)}")
     (dev / "fd").symlink_to("/proc/self/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         (dev / name).symlink_to(f"/proc/self/fd/{number}")
+
+
+def _tmpfs_bound(memory: int | None, part: float) -> str:
+    """Mount options. Without them one tmpfs could fill half of the machine's memory."""
+    if memory is None:
+        return ""
+    size = max(_MIN_TMPFS_BYTES, int(memory * part))
+    return f",size={size},nr_inodes={size // _BYTES_PER_INODE}"
 
 
 def _hide(root: Path, hidden: Iterable[str]) -> None:

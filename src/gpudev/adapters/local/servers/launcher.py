@@ -214,7 +214,7 @@ class Launcher:
 
     def remove_groups(self, reservation_id: ReservationId, ranks: Iterable[int]) -> None:
         for rank in ranks:
-            self.limiter.remove_group(_group_name(reservation_id, rank))
+            self.limiter.remove_groups(_group_name(reservation_id, rank))
 
     def _prepare_member(
         self, folder: ServerFolder, record: ServerRecord, share: NodeShare, home: Path, uid: int
@@ -228,7 +228,7 @@ class Launcher:
             folder.write_banner(login_banner(spec, node, view))
         gang = None if record.master_port is None else GangAddresses("127.0.0.1", record.master_port, record.ports)
         share_of_node = resource_limits(node, share.units)
-        cgroup = self.limiter.ensure_group(_group_name(spec.reservation_id, share.rank), share_of_node)
+        cgroups = self.limiter.ensure_groups(_group_name(spec.reservation_id, share.rank), share_of_node)
         launch = LaunchSpec(
             mode=self.mode,
             uid=uid,
@@ -243,8 +243,9 @@ class Launcher:
             devices=_device_files(node, share),
             hidden=_hidden_paths(self.state.path),
             closed_ports=self.closed_ports,
-            cgroup=None if cgroup is None else str(cgroup),
-            max_processes=share_of_node.processes if cgroup is None and self.mode.has_own_uid else None,
+            cgroups=tuple(map(str, cgroups)),
+            memory=share_of_node.memory,
+            max_processes=None if self.limiter.limits("pids") or not self.mode.has_own_uid else share_of_node.processes,
             environment=server_environment(spec, share, node, mode=self.mode, uid=uid, view=view, gang=gang),
             # Members share the home, so once is enough.
             dotfiles=spec.dotfiles if share.rank == 0 else None,

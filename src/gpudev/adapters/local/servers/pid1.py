@@ -42,6 +42,10 @@ _MAX_FAILURES = 3
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 2.0
 _STOP_TIMEOUT_S = 2.0
 _BANNER_POLL_S = 0.02
+_KEPT_CAPABILITIES = (
+    *(linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID, linux.CAP_SETPCAP),
+    linux.CAP_SYS_RESOURCE,  # without it, users could undo their processes' oom_score_adj
+)
 
 
 def main(launch: LaunchSpec, member: Path, listener: socket.socket, pipe: int, lock: int) -> NoReturn:
@@ -116,12 +120,14 @@ def _isolate_self(launch: LaunchSpec, member: Path) -> None:
     """Enter the isolation that this process keeps for the rest of its life."""
     if linux.IS_LINUX:
         linux.set_process_name("gpu-dev-init")
+        if not launch.mode.has_own_uid:
+            linux.set_oom_score_adj(linux.OOM_SCORE_OF_USERS)  # later its own /proc/self is closed to it
     if launch.mode.has_namespaces:
         namespaces.build_root(launch, member)
         _disable_imports()
         linux.set_dumpable(False)
         if launch.mode is IsolationMode.ROOT:
-            linux.keep_capabilities((linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID, linux.CAP_SETPCAP))
+            linux.keep_capabilities(_KEPT_CAPABILITIES)
         return
     if linux.IS_LINUX:
         linux.become_subreaper()

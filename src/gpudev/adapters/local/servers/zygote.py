@@ -131,8 +131,8 @@ def _start_first_process(member: Path, listener: socket.socket, pipe: int, lock:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         gc.disable()
         launch = LaunchSpec.from_json((member / LAUNCH_FILE).read_text())
-        if launch.cgroup is not None:
-            Path(launch.cgroup, "cgroup.procs").write_text("0")
+        for cgroup in launch.cgroups:
+            Path(cgroup, "cgroup.procs").write_text("0")
         if launch.mode is IsolationMode.USER:
             namespaces.enter_user_namespace(launch.uid)
         if launch.mode.has_namespaces:
