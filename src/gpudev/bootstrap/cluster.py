@@ -48,7 +48,14 @@ def make_local_cluster(settings: Settings, nodes: LocalNodes) -> "LocalCluster":
     from gpudev.adapters.local.cluster import LocalCluster
 
     closed_ports = tuple(sorted({port for _, port in settings.own_addresses}))
-    return LocalCluster(settings.state_dir, nodes, SystemClock(), settings.ssh_host, closed_ports=closed_ports)
+    return LocalCluster(
+        settings.state_dir,
+        nodes,
+        SystemClock(),
+        settings.ssh_host,
+        closed_ports=closed_ports,
+        has_user_namespaces=settings.user_namespaces,
+    )
 
 
 # The cloud: volumes, snapshots and node groups.

@@ -96,6 +96,8 @@ class Settings:
     api_port: int = 7480
     ssh_host: str = "127.0.0.1"
     """Local mode: the address of the dev servers' SSH servers."""
+    user_namespaces: bool = False
+    """Local mode: whether processes in dev servers may create user namespaces."""
     listen: str = ""
     """ADDRESS:PORT of the API's TLS listener for other machines. Empty: no listener."""
     tls_cert: Path | None = None
@@ -196,6 +198,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         api_host=env.get("GPU_DEV_API_HOST", "127.0.0.1"),
         api_port=read_variable(env, "GPU_DEV_API_PORT", int, 7480),
         ssh_host=env.get("GPU_DEV_SSH_HOST", "127.0.0.1"),
+        user_namespaces=read_variable(env, "GPU_DEV_USER_NAMESPACES", parse_switch, False),
         listen=env.get("GPU_DEV_LISTEN", ""),
         tls_cert=read_variable(env, "GPU_DEV_TLS_CERT", Path, None),
         tls_key=read_variable(env, "GPU_DEV_TLS_KEY", Path, None),

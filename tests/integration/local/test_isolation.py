@@ -1,6 +1,7 @@
 """What a dev server's user cannot see or do."""
 
 import os
+import platform
 import pwd
 import secrets
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.servers.pid1_reports import COMMAND_EXIT_FILE, JUPYTER_FILE, LOG_FILE
@@ -115,12 +117,29 @@ async def test_the_user_has_no_privileges_and_can_get_none(world: LocalWorld) ->
         assert (await world.ssh(seen, command)).returncode != 0, command
 
 
-async def test_a_user_namespace_of_its_own_does_not_open_the_system(world: LocalWorld) -> None:
+class WithUserNamespaces(LocalWorld):
+    def make_cluster(self) -> LocalCluster:
+        return LocalCluster(self.state_dir, self.nodes, self.clock, mode=self.mode, has_user_namespaces=True)
+
+
+async def test_a_user_namespace_of_its_own_does_not_open_the_system(mode: IsolationMode) -> None:
+    async with WithUserNamespaces(SystemClock(), mode) as world:
+        seen = await world.ready(world.spec())
+        if (await world.ssh(seen, "unshare -Urm true")).returncode != 0:
+            pytest.skip("user namespaces are not allowed here")
+        for command in ("mount -o remount,rw /usr && touch /usr/x", "umount /run/gpu-dev", "umount -l /etc"):
+            assert (await world.ssh(seen, f"unshare -Urm sh -c '{command}'")).returncode != 0, command
+
+
+async def test_user_namespaces_are_off_unless_an_operator_wants_them(world: LocalWorld) -> None:
     seen = await world.ready(world.spec())
-    if (await world.ssh(seen, "unshare -Urm true")).returncode != 0:
-        pytest.skip("user namespaces are not allowed here")
-    for command in ("mount -o remount,rw /usr && touch /usr/x", "umount /run/gpu-dev", "umount -l /etc"):
-        assert (await world.ssh(seen, f"unshare -Urm sh -c '{command}'")).returncode != 0, command
+    assert (await world.ssh(seen, "unshare -U true")).returncode != 0
+    by_clone = "import ctypes; raise SystemExit(ctypes.CDLL(None).syscall(56, 0x10000011, 0, 0, 0, 0) == -1)"
+    if platform.machine() == "x86_64":
+        assert (await world.ssh(seen, f"python3 -c '{by_clone}'")).returncode == 1
+    threads = "import subprocess, threading; threading.Thread(target=subprocess.run, args=(['echo', 'ran'],)).start()"
+    assert await world.out(seen, f'python3 -c "{threads}"') == "ran"
+    assert "Seccomp:\t2" in await world.out(seen, "cat /proc/self/status")
 
 
 async def test_nothing_of_the_control_plane_stays_open(world: LocalWorld) -> None:

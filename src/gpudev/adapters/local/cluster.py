@@ -64,14 +64,16 @@ class LocalCluster:
         *,
         mode: IsolationMode | None = None,
         closed_ports: tuple[int, ...] = (),
+        has_user_namespaces: bool = False,
     ) -> None:
         """`mode` None: the best that works here. `closed_ports`: the control plane's own ports on this machine; the dev
-        servers' SSH servers forward nothing to them."""
+        servers' SSH servers forward nothing to them. `has_user_namespaces`: whether programs there may create some."""
         self._state = StateFolder(Path(state_dir).expanduser().absolute())
         self._nodes = nodes
         self._clock = clock
         self._ssh_host = ssh_host
         self._closed_ports = closed_ports
+        self._has_user_namespaces = has_user_namespaces
         self._zygote = ZygoteClient(self._state.path, mode)
         self._changes = ChangeSignal()
         self._unmanaged_use = UnmanagedUseWatch(nodes, self._managed_use, self._changes.notify)
@@ -177,7 +179,13 @@ class LocalCluster:
         self._isolation_result = await self._zygote.start()
         limiter = await asyncio.to_thread(find_cgroup_limiter)
         self._launcher = Launcher(
-            self._state, self._nodes, self._isolation_result.mode, limiter, self._ssh_host, self._closed_ports
+            self._state,
+            self._nodes,
+            self._isolation_result.mode,
+            limiter,
+            self._ssh_host,
+            self._closed_ports,
+            self._has_user_namespaces,
         )
         await asyncio.to_thread(self._state.prepare, self._launcher.folder_mode)
         if self._nodes.has_real_gpus:

@@ -42,6 +42,8 @@ class LaunchSpec:
     memory: int | None = None
     """Its share of the node's memory, in bytes: what it keeps in tmpfs is bounded by it. None: not known."""
     max_processes: int | None = None
+    has_user_namespaces: bool = False
+    """Whether its processes may create user namespaces."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     dotfiles: str | None = field(default=None, repr=False)
     startup_script: str | None = field(default=None, repr=False)

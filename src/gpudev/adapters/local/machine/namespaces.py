@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpudev.adapters.local.machine import linux
+from gpudev.adapters.local.machine import linux, seccomp
 from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, LaunchSpec, runtime_dir
 
@@ -73,6 +73,8 @@ def drop_privileges(launch: LaunchSpec) -> None:
         linux.keep_capabilities()
     if linux.IS_LINUX:
         linux.forbid_new_privileges()
+        if not launch.has_user_namespaces:
+            seccomp.forbid_user_namespaces()
         # It still has the host key and descriptors of reports, which the programs of its user must not get at. They
         # themselves become dumpable again when they are executed.
         linux.set_dumpable(False)

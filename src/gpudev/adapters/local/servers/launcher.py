@@ -154,6 +154,7 @@ class Launcher:
     limiter: CgroupLimiter
     ssh_host: str
     closed_ports: tuple[int, ...] = ()
+    has_user_namespaces: bool = False
 
     def check_spec(self, spec: ServerSpec, others: Iterable[ServerSpec]) -> None:
         """Raises ClusterError when this machine cannot run it, or not together with the others."""
@@ -243,6 +244,7 @@ class Launcher:
             devices=_device_files(node, share),
             hidden=_hidden_paths(self.state.path),
             closed_ports=self.closed_ports,
+            has_user_namespaces=self.has_user_namespaces,
             cgroups=tuple(map(str, cgroups)),
             memory=share_of_node.memory,
             max_processes=None if self.limiter.limits("pids") or not self.mode.has_own_uid else share_of_node.processes,
