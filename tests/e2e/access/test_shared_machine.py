@@ -169,7 +169,7 @@ def test_a_second_up_finds_it_and_tells_where_others_come_in(lab: System) -> Non
     ("arguments", "variables", "why"),
     [
         ([], {"GPU_DEV_API_HOST": "0.0.0.0"}, "no TLS"),
-        (["--listen", "0.0.0.0"], {}, "every address"),
+        (["--listen", "0.0.0.0"], {}, "wildcard address"),
         (["--listen", "203.0.113.7"], {}, "cannot listen"),
         (["--listen", "127.0.0.2:x"], {}, "port"),
         (["--listen", "127.0.0.2:1", "--tls-cert", "/dev/null"], {}, "listen|neither"),

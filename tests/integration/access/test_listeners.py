@@ -159,7 +159,7 @@ async def test_what_cannot_be_opened_says_why(listening: Settings, clock: Manual
         for settings, why in (
             (busy, "cannot listen"),
             (replace(listening, listen="203.0.113.7"), "cannot listen"),
-            (replace(listening, listen="0.0.0.0"), "every address"),
+            (replace(listening, listen="0.0.0.0"), "wildcard address"),
             (replace(listening, tls_cert=tmp_path / "none"), "or neither"),
             (replace(listening, tls_cert=tmp_path / "none", tls_key=tmp_path / "none"), "none"),
         ):

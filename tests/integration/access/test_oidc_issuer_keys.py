@@ -26,7 +26,7 @@ def seconds() -> Seconds:
 
 @pytest.fixture
 async def keys(issuer: TestIssuer, seconds: Seconds) -> AsyncIterator[IssuerKeys]:
-    made = IssuerKeys(issuer.address, seconds=2.0, monotonic=seconds)
+    made = IssuerKeys(issuer.address, seconds=20.0, monotonic=seconds)
     yield made
     await made.close()
 

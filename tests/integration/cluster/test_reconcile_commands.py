@@ -183,7 +183,7 @@ async def test_orphans_are_reported_with_size_age_and_monthly_cost(operator: Ope
     assert "its owner ghost is not active" in found["orphans"][0]["reason"]
     assert found["orphans"][0]["age"] > 0
     assert found["monthly_cost"] == pytest.approx(105.8)
-    assert "105.80 a month" in (await operator.run("report", "orphans")).out
+    assert "105.80 per month" in (await operator.run("report", "orphans")).out
 
 
 async def test_without_a_cloud_disks_are_refused_and_all_does_the_rest(operator: Operator) -> None:

@@ -10,27 +10,32 @@ import pytest
 from support.local.local_world import IS_ROOT
 from support.paths import ROOT, SUPPORT, TESTS
 
-OF_THIS_MACHINE = (
-    "integration/local",
-    "unit/local",
-    "contracts/clouds/local",
-    "contracts/cluster/test_local.py",
-    "contracts/sessions/test_shell_local.py",
-)
+HERE = sorted((TESTS / "integration" / "local").glob("test_*.py"))
+VOLUMES = [path for path in HERE if path.name.startswith("test_volumes")]
+PARTS = {
+    "dev servers": [path for path in HERE if path not in VOLUMES],
+    "volumes": [*VOLUMES, TESTS / "contracts/clouds/local"],
+    "contracts": [
+        TESTS / "unit/local",
+        TESTS / "contracts/cluster/test_local.py",
+        TESTS / "contracts/sessions/test_shell_local.py",
+    ],
+}
 
 
 @pytest.mark.slow
 @pytest.mark.first
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not IS_ROOT, reason="whoever runs the tests is an ordinary user already")
-def test_all_of_this_holds_for_an_ordinary_user_too() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_all_of_this_holds_for_an_ordinary_user_too(part: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         os.chown(home, 65534, 65534)
         done = subprocess.run(
             [
                 *(sys.executable, str(SUPPORT / "local" / "as_ordinary_user.py")),
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-                *(str(TESTS / part) for part in OF_THIS_MACHINE),
+                *map(str, PARTS[part]),
             ],
             cwd=ROOT,
             env={"PATH": os.environ["PATH"], "HOME": home, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
