@@ -348,7 +348,7 @@ async def test_nobody_holds_all_connections_with_streams(api: Api, address: str)
 
         for where in ("192.0.2.1", "192.0.2.2"):
             assert (await follow("eve", where)).status_code == 200
-        assert "you have 2 streams" in refused(await follow("eve", "192.0.2.3"), 429, "limit_reached")
+        assert "you have 2 event streams" in refused(await follow("eve", "192.0.2.3"), 429, "limit_reached")
         assert (await follow("olga", "192.0.2.2")).status_code == 200
         keys["olaf"] = f"Bearer {await api.secret('olaf', Role.OPERATOR)}"
         assert (await follow("olaf", "192.0.2.2")).status_code == 200
