@@ -1,6 +1,7 @@
 """Health tells the truth: the process, the database and the processor, each for itself."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,21 @@ from gpudev.adapters.postgres.stores import open_stores
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Settings
 from support.api.harness import Api, refused
+from support.polling import eventually_async
 
 
 async def test_a_healthy_system_says_so_to_anybody(api: Api) -> None:
     client = api.anonymous()
-    for path in ("/health", "/health/ready"):
+    healthy = {"status": "ok", "checks": {"database": "ok", "processor": "alive"}}
+
+    async def says_so(path: str) -> bool:
         answer = await client.get(path)
         assert answer.status_code == 200
-        health = answer.json()
-        assert (health["status"], health["checks"]) == ("ok", {"database": "ok", "processor": "alive"})
+        return healthy.items() <= answer.json().items()
+
+    for path in ("/health", "/health/ready"):
+        # On a busy machine the processor may renew its lease late.
+        await eventually_async(partial(says_so, path), f"{path} is not ok")
     assert (await client.get("/health/live")).json()["status"] == "ok"
 
 
