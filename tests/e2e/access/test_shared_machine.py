@@ -75,7 +75,7 @@ def test_a_colleague_comes_in_by_a_link_and_gets_a_shell(lab: System, colleague:
     invitation = invite(lab, "grace")
     assert invitation["api_url"].startswith(f"https://{OTHER_ADDRESS}:")
     assert "Logged in" in colleague.run("login", "-", stdin=invitation["link"] + "\n")
-    assert "not good" in colleague.run("login", invitation["link"], code=3)
+    assert "invalid or expired invitation" in colleague.run("login", invitation["link"], code=3)
     key = colleague.home / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     reserve = ("reserve", "--gpus", "1", "--hours", "0.1", "--disk", "none", "--key", f"{key}.pub", "--json")
@@ -124,7 +124,7 @@ def test_the_colleague_goes_on_without_the_link_and_knows_the_server_by_its_key(
 def test_an_invitation_that_was_taken_back_lets_nobody_in(lab: System, colleague: Colleague) -> None:
     link = invite(lab, "ida")["link"]
     lab.server("users", "uninvite", "ida")
-    assert "not good" in colleague.run("login", link, code=3)
+    assert "invalid or expired invitation" in colleague.run("login", link, code=3)
     listed = json.loads(lab.server("users", "invitations", "--json").stdout)
     assert [each["state"] for each in listed if each["username"] == "ida"] == ["revoked"]
     noted = lab.server("audit").stdout
