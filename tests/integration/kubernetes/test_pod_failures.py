@@ -156,7 +156,7 @@ async def test_a_lost_node_is_silence_first_and_a_lost_node_once_the_cluster_giv
     await watched.until(rid, ServerPhase.READY)
     await fake_nodes.lose(node)
     assert "does not answer" in str((await watched.until(rid, ServerPhase.STARTING)).step)
-    assert f"its node {node} was lost" in str((await watched.until(rid, ServerPhase.DEAD, 40)).reason)
+    assert f"its node {node} was lost" in str((await watched.until(rid, ServerPhase.DEAD)).reason)
 
 
 async def test_a_node_that_is_removed_takes_its_dev_servers_along(watched: Watched, fake_nodes: FakeNodes) -> None:
