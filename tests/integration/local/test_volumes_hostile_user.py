@@ -217,7 +217,7 @@ def test_a_copy_holds_nothing_from_outside_whatever_is_swapped_for_links(
     rounds = irritated = 0
     started = time.monotonic()
     while time.monotonic() < started + FOR_S or irritated < 3:
-        assert time.monotonic() < started + 20 * FOR_S, "hardly anything was ever swapped at the right moment"
+        assert time.monotonic() < started + 200, "hardly anything was ever swapped at the right moment"
         target = tmp_path / f"copy{rounds}"
         irritated += copy(hostile, target).left_out > 0
         for path in target.rglob("*"):
