@@ -225,7 +225,7 @@ class TestSupervising:
                 check=False,
             )
             assert second.returncode != 0
-            assert "Another supervisor" in second.stderr
+            assert "another supervisor" in second.stderr
             assert is_alive(one)
             assert supervised_processes.find_process(layout.pid_file("supervisor")) is not None
 
