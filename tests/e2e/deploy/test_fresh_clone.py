@@ -13,7 +13,7 @@ from support.system.machine import Machine
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed"),
 ]
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "dist", "build")
@@ -32,7 +32,7 @@ def run(clone: Path, environment: dict[str, str], *command: str) -> "subprocess.
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

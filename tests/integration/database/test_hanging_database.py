@@ -15,7 +15,7 @@ from gpudev.domain.errors import Unavailable
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import DatabaseSettings
 
-PATIENCE, AT_MOST = 0.3, 10.0
+PATIENCE, AT_MOST = 1.0, 20.0
 """Seconds; the second is what a busy machine may make of the first."""
 
 

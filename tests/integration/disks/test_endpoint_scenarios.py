@@ -132,7 +132,7 @@ async def test_a_snapshot_is_named_by_its_beginning_and_only_of_this_disk(
     await ada.delete("/v1/disks/data")
     await machine.run()
     said = refused(await ada.post("/v1/disks/data/restore", json={"snapshot_id": one["snapshot_id"]}), 409, "conflict")
-    assert "Restore it first" in said
+    assert "restore it first" in said
 
 
 async def test_a_clone_is_another_disk_with_the_same_files(ada: httpx2.AsyncClient, machine: Machine) -> None:
