@@ -91,7 +91,7 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     eventually(system.ready, "the API did not come back")
     assert gets_in(system, job, key)
     removed = system.run("users", "remove", short, "stranger", "octocat", code=4)
-    assert removed.stdout == "octocat may log in no longer.\n"
+    assert removed.stdout == "octocat can no longer log in.\n"
     assert "stranger has no access" in removed.stderr
     assert "`gpu-dev users list" in removed.stderr
     assert not gets_in(system, job, key)
