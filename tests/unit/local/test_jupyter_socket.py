@@ -36,7 +36,7 @@ def test_every_socket_has_a_new_folder_that_only_its_user_may_enter(path: str) -
     try:
         assert Path(other).parent != Path(path).parent
         assert Path(path).parent.stat().st_mode & 0o777 == 0o700
-        assert not jupyter_socket.exists(path)
+        assert not os.path.lexists(path)
     finally:
         jupyter_socket.remove_socket_folder(other)
 

@@ -148,7 +148,7 @@ class JupyterSupervisor:
         return reason + self._last_log_line()
 
     def _describe_silence(self, path: str) -> str:
-        if jupyter_socket.exists(path):
+        if os.path.lexists(path):
             return f"it did not answer within {_READY_TIMEOUT_S:g} s{self._last_log_line()}"
         return f"it did not open its socket within {_READY_TIMEOUT_S:g} s; {_NEEDED_VERSION}{self._last_log_line()}"
 

@@ -13,7 +13,6 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 _MAX_PATH_BYTES = 100
@@ -76,10 +75,3 @@ def _check_peer(client: socket.socket, uid: int) -> None:
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     if _PEER_CREDENTIALS.unpack(credentials)[1] != uid:
         raise PermissionError(0, "another user listens on Jupyter's socket")
-
-
-def exists(path: str) -> bool:
-    with suppress(OSError):
-        os.lstat(path)
-        return True
-    return False
