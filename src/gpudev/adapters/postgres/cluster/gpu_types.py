@@ -12,6 +12,14 @@ from gpudev.domain.errors import Conflict, NotFound
 from gpudev.ports.cluster import AvailabilityRow
 from gpudev.ports.leases import Lease
 
+_UPDATE_AVAILABILITY = """
+UPDATE gpu_types
+SET total_cluster_gpus = $2, available_gpus = $3, max_reservable = $4, full_nodes_available = $5,
+    running_instances = $6, desired_capacity = $7, max_per_node = $8, last_availability_update = $9,
+    last_availability_updated_by = $10
+WHERE gpu_type = $1
+"""
+
 
 class PostgresCatalogue:
     def __init__(self, pool: Pool) -> None:
@@ -64,30 +72,7 @@ class PostgresCatalogue:
     async def publish_availability(self, lease: Lease, facts: Sequence[AvailabilityRow]) -> None:
         async with self._pool.transaction() as connection:
             await check_epoch(connection, lease)
-            await connection.executemany(
-                """
-                UPDATE gpu_types
-                SET total_cluster_gpus = $2, available_gpus = $3, max_reservable = $4, full_nodes_available = $5,
-                    running_instances = $6, desired_capacity = $7, max_per_node = $8, last_availability_update = $9,
-                    last_availability_updated_by = $10
-                WHERE gpu_type = $1
-                """,
-                [
-                    (
-                        row.gpu_type,
-                        row.total_cluster_gpus,
-                        row.available_gpus,
-                        row.max_reservable,
-                        row.full_nodes_available,
-                        row.running_instances,
-                        row.desired_capacity,
-                        row.max_per_node,
-                        row.updated_at,
-                        row.updated_by,
-                    )
-                    for row in facts
-                ],
-            )
+            await connection.executemany(_UPDATE_AVAILABILITY, map(_availability_values, facts))
 
 
 def _gpu_type_from_row(row: asyncpg.Record) -> GpuType:
@@ -100,6 +85,22 @@ def _gpu_type_from_row(row: asyncpg.Record) -> GpuType:
         row["multinode"],
         row["description"],
         row["is_active"],
+    )
+
+
+def _availability_values(row: AvailabilityRow) -> tuple[object, ...]:
+    """The parameters of `_UPDATE_AVAILABILITY`."""
+    return (
+        row.gpu_type,
+        row.total_cluster_gpus,
+        row.available_gpus,
+        row.max_reservable,
+        row.full_nodes_available,
+        row.running_instances,
+        row.desired_capacity,
+        row.max_per_node,
+        row.updated_at,
+        row.updated_by,
     )
 
 
@@ -125,23 +126,10 @@ class PostgresAvailability:
     async def _write(self, row: AvailabilityRow) -> bool:
         async with self._pool.acquire() as connection:
             updated = await connection.fetchval(
-                """
-                UPDATE gpu_types
-                SET total_cluster_gpus = $2, available_gpus = $3, max_reservable = $4, full_nodes_available = $5,
-                    running_instances = $6, desired_capacity = $7, max_per_node = $8, last_availability_update = $9,
-                    last_availability_updated_by = $10
-                WHERE gpu_type = $1 AND (last_availability_update IS NULL OR last_availability_update <= $9)
+                f"""
+                {_UPDATE_AVAILABILITY} AND (last_availability_update IS NULL OR last_availability_update <= $9)
                 RETURNING gpu_type
                 """,
-                row.gpu_type,
-                row.total_cluster_gpus,
-                row.available_gpus,
-                row.max_reservable,
-                row.full_nodes_available,
-                row.running_instances,
-                row.desired_capacity,
-                row.max_per_node,
-                row.updated_at,
-                row.updated_by,
+                *_availability_values(row),
             )
         return updated is not None
