@@ -3,7 +3,7 @@ ordinary."""
 
 import pytest
 
-from contracts.ssh_contract import SshContract
+from contracts.ssh import SshContract
 from support.ssh.dev_server_container import Builder, DevServer
 from support.ssh.ssh_server import MEBIBYTE, SshServer, StartSsh
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from contracts.ssh_contract import FULL_SCREEN_PROGRAM
+from contracts.ssh.terminals import FULL_SCREEN_PROGRAM
 from support.ports import free_port
 from support.ssh.dev_server_container import CONTAINER, Builder, DevServer
 from support.ssh.ssh_server import OpenScreen

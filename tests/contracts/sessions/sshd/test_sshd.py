@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from contracts.ssh_contract import CommandContract, FileContract, ForwardingContract, LoginContract, TerminalContract
+from contracts.ssh import CommandContract, FileContract, ForwardingContract, LoginContract, TerminalContract
 from gpudev.adapters.local.sshd.channel_session import find_sftp_server
 from gpudev.adapters.local.sshd.sshd_config import USUAL_SFTP_SERVERS
 from support.ports import free_port
