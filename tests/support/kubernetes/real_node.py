@@ -24,8 +24,6 @@ from pathlib import Path
 
 import psutil
 
-from support.polling import eventually
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -34,6 +32,7 @@ from support.kubernetes.binaries import ensure_binaries
 from support.kubernetes.control_plane import ControlPlane
 from support.kubernetes.images import PAUSE_IMAGE, base_images, ensure_base_images, pause_program
 from support.kubernetes.processes import Processes
+from support.polling import eventually
 
 _PROGRAMS = {
     "containerd": "containerd",
@@ -172,7 +171,7 @@ class RealNode:
     async def ready(self, api: KubeApi) -> None:
         """Once it has registered: its pretended GPUs, which a device plugin would report."""
         try:
-            await api.wait("nodes", self.name, None, is_ready, seconds=90)
+            await api.wait("nodes", self.name, None, is_ready, seconds=180)
         except AssertionError as late:
             self._processes.check()
             raise AssertionError(f"{late}\n{self._processes.log_tail('kubelet')}") from late
