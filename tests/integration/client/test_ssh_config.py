@@ -177,7 +177,7 @@ def test_those_of_another_api_stay_until_their_time_is_over(cli: Cli, api: FakeA
     cli.run("ssh-config")
     text = own.read_text()
     assert "Host gpu-dev-a\n    User dev\n" in text
-    assert "gpu-dev-b" not in text
+    assert "Host gpu-dev-b\n" not in text
 
 
 def test_one_that_is_known_by_another_address_too_stands_there_once(cli: Cli, api: FakeApi, own: Path) -> None:
