@@ -15,6 +15,10 @@ _METADATA_NETWORKS = tuple(
         "fe80::/10",
         "fd00:ec2::/32",  # AWS
         "fd20:ce::/32",  # Google Cloud
+        "100.100.100.200/32",  # Alibaba Cloud
+        "192.0.0.192/32",  # Oracle Cloud
+        "168.63.129.16/32",  # Azure
+        "fd00:42::42/128",  # Scaleway
     )
 )
 """No dev server or service of ours is ever in these networks."""

@@ -43,10 +43,10 @@ from gpudev.adapters.local.servers.state_folder import (
     StateFolder,
     ensure_home,
     ensure_owner,
-    remove_tree,
     server_record_from_json,
     server_record_to_json,
 )
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
@@ -389,7 +389,7 @@ class TestPapers:
         (tree / "locked" / "file").write_text("")
         (tree / "link").symlink_to(outside)
         (tree / "locked").chmod(0)
-        remove_tree(tree)
+        remove_folder(tree)
         assert not tree.exists()
         assert (outside / "kept").exists()
 

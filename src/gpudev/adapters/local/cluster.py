@@ -34,11 +34,11 @@ from gpudev.adapters.local.servers.state_folder import (
     MemberFolder,
     ServerRecord,
     StateFolder,
-    remove_tree,
 )
 from gpudev.adapters.local.servers.zygote_client import ZygoteClient, ZygoteLost
 from gpudev.adapters.local.sshd.jupyter import parse_jupyter_report
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessage, append_message
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
@@ -193,7 +193,7 @@ class LocalCluster:
         await self._refresh_servers()
         if refreshing := self._unmanaged_use.refresh():
             await asyncio.wait({refreshing}, timeout=_STOP_TIMEOUT_S)
-        self._run_in_background(self._state.empty_trash)
+        self._run_in_background(self._empty_trash)
 
     def _get_launcher(self) -> Launcher:
         if self._launcher is None:
@@ -360,6 +360,11 @@ class LocalCluster:
 
     # Teardown
 
+    def _empty_trash(self) -> None:
+        for path in self._state.trash.iterdir():
+            with contextlib.suppress(OSError):  # it is tried again at the next start
+                remove_folder(path)
+
     async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId, keep_files: bool) -> bool:
         async with self._lock(reservation_id):
             server = self._servers.get(reservation_id) or KnownServer(
@@ -374,7 +379,7 @@ class LocalCluster:
             )
             self._servers.pop(reservation_id, None)
             if trash is not None and not keep_files:
-                self._run_in_background(lambda: remove_tree(trash))
+                self._run_in_background(lambda: remove_folder(trash))
             self._changes.notify()
             return True
 

@@ -190,9 +190,10 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
         # The uid may have no entry in /etc/passwd, and libraries look up the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         run_sshd(config, listener)
-    except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
+    except BaseException:  # noqa: BLE001 - nothing else can report it
         traceback.print_exc()
-    os._exit(1)
+    finally:
+        os._exit(1)  # a forked process must never run on in its parent's code
 
 
 def _open_lifeline() -> int:

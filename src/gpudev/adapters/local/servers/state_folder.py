@@ -13,7 +13,6 @@ Disks are never removed here. Folder names come from ids only, never from what a
 call it in a thread.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -398,11 +397,6 @@ class StateFolder:
             return None
         return target
 
-    def empty_trash(self) -> None:
-        for path in self.trash.iterdir():
-            with contextlib.suppress(OSError):  # it is tried again at the next start
-                remove_tree(path)
-
 
 def ensure_home(path: Path, uid: int) -> None:
     """Ensure a home folder that belongs to `uid`. A new one starts with the system's skeleton.
@@ -438,22 +432,6 @@ def ensure_owner(path: Path, uid: int) -> None:
             if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid != uid:
                 os.chown(name, uid, uid, dir_fd=here, follow_symlinks=False)
     os.chown(path, uid, uid, follow_symlinks=False)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a tree, also where a user removed the permissions to enter or change a folder. Follows no links."""
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        path.chmod(0o700)
-        for here, folders, _ in os.walk(path):
-            for name in folders:
-                folder = Path(here, name)
-                if not folder.is_symlink():
-                    folder.chmod(0o700)
-        shutil.rmtree(path)
 
 
 def _read_text(path: Path) -> str | None:

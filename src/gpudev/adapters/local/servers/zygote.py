@@ -109,9 +109,12 @@ class Zygote:
         listener, pipe, lock = descriptors
         reading, writing = os.pipe()
         if os.fork() == 0:
-            os.close(reading)
-            self._control.close()
-            _start_first_process(member, socket.socket(fileno=listener), pipe, lock, writing)
+            try:
+                os.close(reading)
+                self._control.close()
+                _start_first_process(member, socket.socket(fileno=listener), pipe, lock, writing)
+            finally:
+                os._exit(1)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe_end:
             answer: dict[str, Any] = json.loads(pipe_end.read() or '{"error": "the zygote could not start it"}')
@@ -148,10 +151,11 @@ def _start_first_process(member: Path, listener: socket.socket, pipe: int, lock:
             finally:
                 os._exit(pid1.EXIT_FAILED)
         _send_pid(writing, first)
-    except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
+    except BaseException as error:  # noqa: BLE001 - nothing else can report it
         traceback.print_exc()
         os.write(writing, json.dumps({"error": str(error)}).encode())
-    os._exit(0)
+    finally:
+        os._exit(0)  # a forked process must never run on in its parent's code, also when the report fails
 
 
 def _send_pid(writing: int, pid: int) -> None:
