@@ -18,8 +18,8 @@ from pathlib import Path
 
 _MAX_PATH_BYTES = 100
 """Linux accepts 107 bytes, macOS 103."""
-_FOLDER_PREFIX = "jupyter-"
-_SOCKET = "socket"
+_FOLDER_PREFIX = "j"  # short: the member's own tmp folder has a long path already
+_SOCKET = "s"
 _RANDOM_LETTERS = 8  # of tempfile
 _PEER_CREDENTIALS = struct.Struct("3i")
 
