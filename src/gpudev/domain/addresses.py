@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from gpudev.domain.errors import Invalid
 
 IpAddress = IPv4Address | IPv6Address
-_METADATA_NETWORKS = tuple(
+METADATA_NETWORKS = tuple(
     ip_network(text)
     for text in (
         "169.254.0.0/16",  # link-local: AWS, Google Cloud and most others
@@ -37,7 +37,7 @@ def parse_address(text: str) -> IpAddress:
 
 
 def is_metadata_address(address: IpAddress) -> bool:
-    return any(address in network for network in _METADATA_NETWORKS)
+    return any(address in network for network in METADATA_NETWORKS)
 
 
 # Listen addresses: ADDRESS[:PORT].
