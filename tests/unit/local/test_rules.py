@@ -35,6 +35,7 @@ from gpudev.adapters.local.machine.processes import (
 from gpudev.adapters.local.servers.launcher import GangAddresses, Launcher, server_environment, visible_devices
 from gpudev.adapters.local.servers.member_process import MemberState
 from gpudev.adapters.local.servers.observation import node_state, server_state
+from gpudev.adapters.local.servers.ssh_listeners import SshListeners
 from gpudev.adapters.local.servers.state_folder import (
     InvalidServerRecord,
     MemberExit,
@@ -85,7 +86,9 @@ def spec(*shares: NodeShare) -> ServerSpec:
 
 
 class TestWhatIsRefused:
-    launcher = Launcher(StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(), "127.0.0.1")
+    launcher = Launcher(
+        StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(), SshListeners("127.0.0.1", 0)
+    )
 
     @pytest.mark.parametrize(
         ("shares", "said"),
