@@ -10,6 +10,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ from gpudev.adapters.local.servers.ssh_listeners import SshListeners
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cluster import ServerPhase, ServerState
-from support.local.local_world import BOB, IS_ROOT, ONLY_LINUX, LocalWorld, eventually
+from support.local.local_world import BOB, IS_ROOT, ONLY_LINUX, LocalWorld
+from support.polling import eventually, eventually_async
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,6 +42,14 @@ pytestmark = [
     pytest.mark.skipif(not firewall.installed_firewalls(), reason="neither nft nor iptables is installed"),
 ]
 FIREWALLS = {found.name: found for found in firewall.installed_firewalls()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces_allowed() -> None:
+    try:
+        os.close(links.create_namespace())
+    except OSError as error:
+        pytest.skip(f"this system allows no network namespaces: {error.strerror}")
 
 
 # Networks without dev servers, with each firewall program.
@@ -90,6 +100,27 @@ def test_the_outside_is_reached_and_neither_host_nor_neighbour(networks: OwnNetw
                 assert not reaches(alice, (name, host[1])), name
 
 
+def test_one_dev_server_cannot_fill_the_table_of_connections(
+    networks: OwnNetworks, outside: tuple[int, str], program: firewall.Firewall
+) -> None:
+    namespace, address = outside
+    program.apply(replace(networks._claim.firewall, max_connections=3))
+    with (
+        contextlib.closing(networks.take()) as alice,
+        contextlib.closing(networks.take()) as bob,
+        links.run_in_namespace(namespace, lambda: socket.create_server((address, 0))) as listener,
+        contextlib.ExitStack() as stack,
+    ):
+
+        def holds(network: OwnNetwork) -> bool:
+            client = stack.enter_context(links.run_in_namespace(network.namespace, socket.socket))
+            client.settimeout(3)
+            return client.connect_ex(listener.getsockname()) == 0
+
+        assert [holds(alice) for _ in range(5)] == [True, True, True, False, False]
+        assert holds(bob)
+
+
 def test_cloud_metadata_is_rejected_and_not_just_unanswered(networks: OwnNetworks) -> None:
     with contextlib.closing(networks.take()) as network, links.run_in_namespace(network.namespace, socket.socket) as it:
         it.settimeout(5)
@@ -119,30 +150,58 @@ def test_a_socket_that_was_passed_in_cannot_begin_a_connection(networks: OwnNetw
         assert not connects(lambda: listener, control_plane)
 
 
+def test_where_somebody_has_taken_every_port_those_opened_ahead_are_used_and_then_a_launch_waits(
+    networks: OwnNetworks,
+) -> None:
+    def scenario() -> None:
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40000 40007")
+        listeners = SshListeners("127.0.0.1", 2)
+        listeners.fill()
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                while True:
+                    stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            stack.callback(listeners.close)
+            ports = {stack.enter_context(listeners.take(None)).getsockname()[1] for _ in range(2)}
+            assert len(ports) == 2
+            with pytest.raises(Unavailable, match="no port is free"):
+                listeners.take(None)
+
+    with contextlib.closing(networks.take()) as network:
+        links.run_in_namespace(network.namespace, scenario)
+
+
 def test_the_host_is_afterwards_as_it_was(program: firewall.Firewall, state_dir: Path) -> None:
-    before = host_state()
+    tag = instance_tag(state_dir)
+    assert traces_on_host(tag) == []
     for _ in range(2):
         networks = open_own_networks(state_dir)
         network = networks.take()
-        assert host_state() != before
+        assert len(traces_on_host(tag)) > 1
         networks.close()
         remove_own_networks(state_dir)
         network.close()
         remove_own_networks(state_dir)
-        assert host_state() == before
+        assert traces_on_host(tag) == []
 
 
-def test_the_last_of_several_instances_restores_forwarding(tmp_path: Path) -> None:
-    before = forwarding()
+def test_the_last_of_several_instances_restores_forwarding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the machine's interfaces those are changed that did not forward before the first one."""
+    host = replace(links.read_host_networks(INTERFACE_PREFIX), uplinks=("off", "on"))
+    forwarding = {"off": False, "on": True}
+    monkeypatch.setattr(claims, "_FOLDER", tmp_path / "claims")
+    monkeypatch.setattr(links, "read_host_networks", lambda _: host)
+    monkeypatch.setattr(links, "is_forwarding", forwarding.__getitem__)
+    monkeypatch.setattr(links, "set_forwarding", lambda name, on: forwarding.update({name: on}))
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
         open_own_networks(folder).close()
-    enabled = forwarding()
+        assert forwarding == {"off": True, "on": True}
     remove_own_networks(folders[0])
-    assert forwarding() == enabled
+    assert forwarding == {"off": True, "on": True}
     remove_own_networks(folders[1])
-    assert forwarding() == before
+    assert forwarding == {"off": False, "on": True}
 
 
 def test_instances_do_not_reach_each_others_dev_servers(tmp_path: Path) -> None:
@@ -162,7 +221,6 @@ def test_instances_do_not_reach_each_others_dev_servers(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_removed_instance_is_removed_by_the_next(tmp_path: Path) -> None:
-    before = host_state()
     lost = tmp_path / "lost"
     lost.mkdir()
     networks = open_own_networks(lost)
@@ -175,7 +233,7 @@ def test_what_is_left_of_a_removed_instance_is_removed_by_the_next(tmp_path: Pat
     assert not claims.has_claim(instance_tag(lost))
     remove_own_networks(other)
     held.close()
-    assert host_state() == before
+    assert traces_on_host(instance_tag(lost)) == []
 
 
 def test_rules_that_somebody_removed_are_applied_again(networks: OwnNetworks, program: firewall.Firewall) -> None:
@@ -209,7 +267,7 @@ def test_a_network_ends_with_its_last_user(networks: OwnNetworks) -> None:
     interface = networks.plan.interface(network.network_id.number)
     assert interface in links.list_interfaces()
     network.close()
-    asyncio.run(eventually(lambda: interface not in links.list_interfaces(), within=60))
+    eventually(lambda: interface not in links.list_interfaces(), within=60)
     networks.remove(network.network_id)
 
 
@@ -232,10 +290,9 @@ def test_a_firewall_of_others_that_drops_what_is_forwarded_is_passed(
 
 def test_without_a_firewall_program_the_reason_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(own_networks, "find_firewall", lambda: None)
-    before = host_state()
     with pytest.raises(NetworksUnavailable, match="neither nft nor iptables"):
         open_own_networks(tmp_path)
-    assert host_state() == before
+    assert traces_on_host(instance_tag(tmp_path)) == []
 
 
 async def test_names_are_resolved_by_the_relay(
@@ -350,14 +407,14 @@ async def test_ports_are_forwarded_in_every_direction(own: OwnNetworkWorld) -> N
     with listening("127.0.0.1", answer=b"mine") as (_, port):
         remote = own.open_session(seen, "cat", "-R", f"9999:127.0.0.1:{port}")
         try:
-            await eventually(lambda: "mine" in own.ssh_now(seen, fetch("127.0.0.1", 9999)).stdout, within=60)
+            await eventually_async(lambda: "mine" in own.ssh_now(seen, fetch("127.0.0.1", 9999)).stdout, within=60)
         finally:
             remote.kill()
             remote.communicate()
     free = free_port()
     proxy = own.open_session(seen, "cat", "-D", f"127.0.0.1:{free}")
     try:
-        await eventually(lambda: socks_answer(free, ("127.0.0.1", 8888)) == b"inside", within=60)
+        await eventually_async(lambda: socks_answer(free, ("127.0.0.1", 8888)) == b"inside", within=60)
     finally:
         proxy.kill()
         proxy.communicate()
@@ -443,7 +500,7 @@ async def test_a_network_outlives_the_control_plane_and_ends_with_its_dev_server
     assert await through_stdio(own, found, "127.0.0.1:8888") == "still here"
     assert interface in links.list_interfaces()
     await own.gone(spec.reservation_id)
-    await eventually(lambda: interface not in links.list_interfaces(), within=60)
+    await eventually_async(lambda: interface not in links.list_interfaces(), within=60)
 
 
 async def test_a_dev_server_that_is_started_again_has_a_network_again(own: OwnNetworkWorld) -> None:
@@ -531,22 +588,12 @@ def address_of_host() -> str:
         return str(probe_socket.getsockname()[0])
 
 
-def host_state() -> tuple[object, ...]:
+def traces_on_host(tag: str) -> list[str]:
+    """Everything on this machine that bears the name of an instance."""
     tables = output("nft", "list", "tables") if "nft" in FIREWALLS else ""
     rules = output("iptables", "-S") + output("iptables", "-t", "nat", "-S") if "iptables" in FIREWALLS else ""
-    ours = sorted(name for name in links.list_interfaces() if name.startswith("gd"))
-    # iptables' own tables appear when they are first used, and stay.
-    own_tables = [line for line in tables.splitlines() if "gpu_dev" in line]
-    return own_tables, rules, ours, forwarding()
-
-
-def forwarding() -> dict[str, str]:
-    folder = Path("/proc/sys/net/ipv4/conf")
-    return {
-        path.name: (path / "forwarding").read_text().strip()
-        for path in folder.iterdir()
-        if not path.name.startswith("gd")
-    }
+    found = [*tables.splitlines(), *rules.splitlines(), *links.list_interfaces()]
+    return [line for line in found if tag in line] + ["claim"] * claims.has_claim(tag)
 
 
 def output(*command: str) -> str:
@@ -648,7 +695,7 @@ async def through_forward(world: LocalWorld, seen: ServerState, target: str) -> 
         return bool(received)
 
     try:
-        await eventually(fetch_once, within=60)
+        await eventually_async(fetch_once, within=60)
     finally:
         session.kill()
         session.communicate()
@@ -667,18 +714,3 @@ def socks_answer(port: int, target: tuple[str, int]) -> bytes:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as trial:
         return int(trial.getsockname()[1])
-
-
-async def test_where_no_port_is_free_a_launch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    listeners = SshListeners("127.0.0.1", 2)
-    listeners.fill()
-    with contextlib.closing(listeners), contextlib.ExitStack() as stack:
-
-        def no_port(self: SshListeners, port: int) -> socket.socket:
-            raise OSError(98, "Address already in use")
-
-        monkeypatch.setattr(SshListeners, "_listen", no_port)
-        for _ in range(2):
-            stack.enter_context(listeners.take(40_000))  # those that were opened ahead
-        with pytest.raises(Unavailable, match="no port is free"):
-            listeners.take(None)

@@ -114,7 +114,7 @@ def test_rules_name_the_uplinks_only_where_we_enabled_forwarding() -> None:
 
 def test_the_host_answers_for_names_only_where_there_is_a_relay() -> None:
     without, with_relay = FirewallPlan(PLAN), FirewallPlan(PLAN, has_relay=True)
-    assert "53" not in nft_rules(without) + iptables_rules(without)
+    assert "dport" not in nft_rules(without) + iptables_rules(without)
     assert "th dport 53 accept" in nft_rules(with_relay)
     assert iptables_rules(with_relay).count("--dport 53 -j ACCEPT") == 2
 
@@ -122,6 +122,13 @@ def test_the_host_answers_for_names_only_where_there_is_a_relay() -> None:
 def test_metadata_addresses_are_rejected_before_anything_is_accepted() -> None:
     for text in (nft_rules(FirewallPlan(PLAN)), iptables_rules(FirewallPlan(PLAN))):
         assert text.index("169.254.0.0/16") < text.index(f"{PLAN.block}")
+
+
+def test_a_kernel_that_cannot_count_connections_gets_rules_without_that() -> None:
+    for make_rules in (nft_rules, iptables_rules):
+        assert "8192" in make_rules(FirewallPlan(PLAN))
+        assert "count over" not in make_rules(FirewallPlan(PLAN, max_connections=None))
+        assert "connlimit" not in make_rules(FirewallPlan(PLAN, max_connections=None))
 
 
 def test_chain_names_fit_iptables_and_every_jump_leads_to_one_of_them() -> None:

@@ -3,7 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from gpudev.adapters.local.network.rules import (
     FirewallPlan,
@@ -31,7 +32,7 @@ class NftFirewall:
         self._iptables = iptables
 
     def apply(self, plan: FirewallPlan) -> None:
-        _run([self._program, "-f", "-"], nft_rules(plan))
+        _apply_with_limit(plan, lambda chosen: _run([self._program, "-f", "-"], nft_rules(chosen)))
         if self._has_drop_policy():
             self.permit_forwarding(plan)
 
@@ -73,7 +74,7 @@ class IptablesFirewall:
         self._restore = restore
 
     def apply(self, plan: FirewallPlan) -> None:
-        _run([self._restore, "-w", "--noflush"], iptables_rules(plan))
+        _apply_with_limit(plan, lambda chosen: _run([self._restore, "-w", "--noflush"], iptables_rules(chosen)))
         _ensure_rules(self._program, iptables_jumps(plan))
 
     def is_applied(self, plan: FirewallPlan) -> bool:
@@ -106,6 +107,14 @@ def installed_firewalls() -> list[Firewall]:
     nft, iptables, restore = (_find_program(name) for name in ("nft", "iptables", "iptables-restore"))
     found: list[Firewall] = [NftFirewall(nft, iptables)] if nft is not None else []
     return [*found, IptablesFirewall(iptables, restore)] if iptables and restore else found
+
+
+def _apply_with_limit(plan: FirewallPlan, apply: Callable[[FirewallPlan], None]) -> None:
+    """Without the limit of connections where the kernel has no module for it."""
+    try:
+        apply(plan)
+    except FirewallError:
+        apply(replace(plan, max_connections=None))
 
 
 def _find_program(name: str) -> str | None:

@@ -26,6 +26,8 @@ _USUAL_MTU = 1500
 _LOOPBACK_INDEX = 1
 _HOST_SETTINGS = (("ipv4", "forwarding", "1"), ("ipv4", "rp_filter", "1"), ("ipv6", "disable_ipv6", "1"))
 _INSIDE_SETTINGS = (("ipv6", "disable_ipv6", "1"),)
+_PING_GROUPS = Path("/proc/sys/net/ipv4/ping_group_range")
+_ALL_GROUPS = "0 2147483647"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ def _route_network(route: Any) -> IPv4Network:
 
 def _configure_inside(addresses: LinkAddresses) -> None:
     _write_settings(INSIDE_INTERFACE, _INSIDE_SETTINGS)
+    with contextlib.suppress(OSError):  # `ping` is a convenience, and without this only root could use it
+        _PING_GROUPS.write_text(_ALL_GROUPS)
     with _open_netlink() as inside:
         _netlink(inside.link, "set", index=_LOOPBACK_INDEX, state="up")
         _bring_up(inside, INSIDE_INTERFACE, addresses.inside, addresses.prefix)

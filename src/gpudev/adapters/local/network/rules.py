@@ -22,6 +22,9 @@ class FirewallPlan:
     """Interfaces whose forwarding we enabled. They forward nothing but what belongs to dev servers."""
     has_relay: bool = False
     """Whether dev servers may ask the gateway for names."""
+    max_connections: int | None = 8192
+    """At once, for each dev server: all of them share the kernel's table of connections with the host. None: no limit,
+    for kernels that cannot count them."""
 
     @property
     def table(self) -> str:
@@ -38,6 +41,8 @@ def nft_rules(plan: FirewallPlan) -> str:
     """Replaces the whole table at once: connections continue, and no packet passes in between."""
     own, every = f'"{plan.networks.interface_prefix}*"', f'"{INTERFACE_PREFIX}*"'
     relay = f"iifname {own} ip daddr {plan.networks.block} meta l4proto {{ tcp, udp }} th dport 53 accept"
+    count = f"add @connections {{ ip saddr ct count over {plan.max_connections} }}"
+    limit = f"iifname {own} ct state new {count} reject with icmpx type admin-prohibited"
     uplinks = ", ".join(f'"{name}"' for name in plan.uplinks)
     uplink_rules = f"""
     iifname {{ {uplinks} }} ct state established,related accept
@@ -46,6 +51,7 @@ def nft_rules(plan: FirewallPlan) -> str:
     return f"""table inet {plan.table}
 delete table inet {plan.table}
 table inet {plan.table} {{
+  set connections {{ type ipv4_addr; size 65535; flags dynamic; }}
   chain input {{
     type filter hook input priority -10; policy accept;
     iifname {own} ct state established,related accept
@@ -60,6 +66,7 @@ table inet {plan.table} {{
     type filter hook forward priority -10; policy accept;
     iifname {own} oifname {every} reject with icmpx type admin-prohibited
     iifname {own} ip daddr {{ {", ".join(_METADATA)} }} reject with icmpx type admin-prohibited
+    {limit if plan.max_connections is not None else ""}
     iifname {own} ip saddr {plan.networks.block} accept
     iifname {own} drop
     oifname {own} ct state established,related accept
@@ -81,6 +88,7 @@ def iptables_rules(plan: FirewallPlan) -> str:
     incoming, outgoing, forwarded, nat = plan.chains
     established = "-m conntrack --ctstate ESTABLISHED,RELATED"
     reject = "-j REJECT --reject-with icmp-admin-prohibited"
+    limit = f"-m connlimit --connlimit-above {plan.max_connections} --connlimit-mask 32 --connlimit-saddr"
     relay = [f"-A {incoming} -d {block} -p {protocol} --dport 53 -j ACCEPT" for protocol in ("tcp", "udp")]
     lines = [
         "*filter",
@@ -91,6 +99,7 @@ def iptables_rules(plan: FirewallPlan) -> str:
         f"-A {outgoing} -m mark --mark {LISTENER_MARK:#x} -m conntrack --ctstate NEW {reject}",
         f"-A {forwarded} -i {own} -o {every} {reject}",
         *(f"-A {forwarded} -i {own} -d {network} {reject}" for network in _METADATA),
+        *((f"-A {forwarded} -i {own} {limit} {reject}",) if plan.max_connections is not None else ()),
         f"-A {forwarded} -i {own} -s {block} -j ACCEPT",
         f"-A {forwarded} -i {own} -j DROP",
         f"-A {forwarded} -o {own} {established} -j ACCEPT",
