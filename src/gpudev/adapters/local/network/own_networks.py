@@ -110,7 +110,9 @@ class OwnNetworks:
         """Apply the rules again if somebody has removed them. True: somebody had."""
         if self._firewall.is_applied(self._claim.firewall):
             return False
-        self._firewall.apply(self._claim.firewall)
+        with claims.hold_claims_lock():
+            claims.write_claim(self._claim)  # whoever removed the rules may have removed this, too
+            self._firewall.apply(self._claim.firewall)
         return True
 
     def close(self) -> None:
@@ -203,7 +205,8 @@ def open_own_networks(state_dir: Path, chosen_range: str = "") -> OwnNetworks:
     if problem is not None:
         _undo_if_new(is_new, state_dir)
         raise NetworksUnavailable(problem)
-    claims.write_claim(replace(claim, is_probed=True))
+    claim = replace(claim, is_probed=True)
+    claims.write_claim(claim)
     return OwnNetworks(claim, firewall, host.mtu, name_servers)
 
 
