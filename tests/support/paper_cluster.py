@@ -30,7 +30,7 @@ class PaperCluster:
         self.launches = 0
         self.ready_at_once = True
         self.refuse_launch: GpuDevError | None = None
-        self.refuse_adjust: GpuDevError | None = None
+        self.refuse_adjust: Exception | None = None
         self.keys: dict[ReservationId, tuple[str, ...]] = {}
         self.jupyters: dict[ReservationId, JupyterSpec] = {}
         self.jupyter_is = JupyterStatus(JupyterState.READY)

@@ -26,7 +26,7 @@ async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bo
         return KubernetesCluster(settings.kubernetes, catalogue, SystemClock(), starts_servers=starts_servers)
     nodes = get_local_nodes(settings)
     await stores.catalogue.save_gpu_types(gpu_types(nodes))
-    return make_local_cluster(settings, nodes)
+    return make_local_cluster(settings, nodes, starts_servers=starts_servers)
 
 
 def get_local_nodes(settings: Settings) -> LocalNodes:
@@ -43,9 +43,11 @@ def get_local_nodes(settings: Settings) -> LocalNodes:
     return nodes
 
 
-def make_local_cluster(settings: Settings, nodes: LocalNodes) -> "LocalCluster":
+def make_local_cluster(settings: Settings, nodes: LocalNodes, *, starts_servers: bool = True) -> "LocalCluster":
+    """`starts_servers` False: it only ends dev servers, which needs no networks."""
     # Imported on use: not needed on Kubernetes, nor by commands that open no cluster.
     from gpudev.adapters.local.cluster import LocalCluster
+    from gpudev.adapters.local.network.plan import NetworkSetting
 
     closed_ports = tuple(sorted({port for _, port in settings.own_addresses}))
     return LocalCluster(
@@ -53,6 +55,8 @@ def make_local_cluster(settings: Settings, nodes: LocalNodes) -> "LocalCluster":
         nodes,
         SystemClock(),
         settings.ssh_host,
+        network=NetworkSetting(settings.network) if starts_servers else NetworkSetting.SHARED,
+        network_range=settings.network_range,
         closed_ports=closed_ports,
         has_user_namespaces=settings.user_namespaces,
     )

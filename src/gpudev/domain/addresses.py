@@ -8,13 +8,17 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from gpudev.domain.errors import Invalid
 
 IpAddress = IPv4Address | IPv6Address
-_METADATA_NETWORKS = tuple(
+METADATA_NETWORKS = tuple(
     ip_network(text)
     for text in (
         "169.254.0.0/16",  # link-local: AWS, Google Cloud and most others
         "fe80::/10",
         "fd00:ec2::/32",  # AWS
         "fd20:ce::/32",  # Google Cloud
+        "100.100.100.200/32",  # Alibaba Cloud
+        "192.0.0.192/32",  # Oracle Cloud
+        "168.63.129.16/32",  # Azure
+        "fd00:42::42/128",  # Scaleway
     )
 )
 """No dev server or service of ours is ever in these networks."""
@@ -33,7 +37,7 @@ def parse_address(text: str) -> IpAddress:
 
 
 def is_metadata_address(address: IpAddress) -> bool:
-    return any(address in network for network in _METADATA_NETWORKS)
+    return any(address in network for network in METADATA_NETWORKS)
 
 
 # Listen addresses: ADDRESS[:PORT].

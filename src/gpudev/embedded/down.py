@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass, replace
 
 from gpudev import settings as settings_module
+from gpudev.adapters.local.network.own_networks import remove_own_networks
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import system, systemd_unit
@@ -59,6 +60,7 @@ def _stop_system(layout: Layout, settings: Settings, options: DownOptions, outpu
         with output.step("Dev servers", advice=advice) as notes:
             servers = _stop_servers(settings, options.timeout)
             notes.append(f"{servers} stopped")
+            remove_own_networks(settings.state_dir)
     if not stopped and not servers:
         _report_nothing_running(layout, output)
         return

@@ -97,18 +97,26 @@ class AddonReconciler:
                 _all_keys(reservation.ssh_public_keys, addons),
                 addons.jupyter.spec if addons.jupyter else None,
             )
+            event = rules.describe_jupyter_change(addons, status)
         except GpuDevError as error:
             log.warning("addons.not_applied", reservation_id=str(reservation_id), error=str(error))
-            now = self._clock.now()
-            await self._store.record_result(rules.failed_result(addons, str(error), now), now=now)
+            await self._record_failure(addons, str(error))
+            return
+        except Exception as error:
+            # Retried with the same pauses: an error that a user can cause must not keep the processor busy.
+            log.exception("addons.apply_crashed", reservation_id=str(reservation_id))
+            await self._record_failure(addons, f"unexpected error ({type(error).__name__})")
             return
         if not addons.is_applied:
             log.info("addons.applied", reservation_id=str(reservation_id), users=len(addons.collaborators))
-        event = rules.describe_jupyter_change(addons, status)
         if event is not None:
             await self._record_event(reservation, event)
         now = self._clock.now()
         await self._store.record_result(rules.applied_result(addons, status, now), now=now)
+
+    async def _record_failure(self, addons: Addons, error: str) -> None:
+        now = self._clock.now()
+        await self._store.record_result(rules.failed_result(addons, error, now), now=now)
 
     async def _record_event(self, reservation: Reservation, message: str) -> None:
         with contextlib.suppress(Stale):  # a line of history is not worth a retry

@@ -59,7 +59,7 @@ def stop_servers(as_json: bool) -> None:
     from gpudev.bootstrap.cluster import make_local_cluster
 
     settings = load_server_settings()
-    cluster = make_local_cluster(settings, load_nodes(settings.nodes_file))
+    cluster = make_local_cluster(settings, load_nodes(settings.nodes_file), starts_servers=False)
 
     async def act() -> int:
         await cluster.start()

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,11 @@ class Settings:
     """Local mode: the address of the dev servers' SSH servers."""
     user_namespaces: bool = False
     """Local mode: whether processes in dev servers may create user namespaces."""
+    network: str = "auto"
+    """Local mode: own (each dev server has its own network), shared (all use the machine's), or auto (own where that
+    works)."""
+    network_range: str = ""
+    """Local mode: the range of addresses for own networks, like 10.77.0.0/16. None: a private range that is free."""
     listen: str = ""
     """ADDRESS:PORT of the API's TLS listener for other machines. Empty: no listener."""
     tls_cert: Path | None = None
@@ -199,6 +205,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         api_port=read_variable(env, "GPU_DEV_API_PORT", int, 7480),
         ssh_host=env.get("GPU_DEV_SSH_HOST", "127.0.0.1"),
         user_namespaces=read_variable(env, "GPU_DEV_USER_NAMESPACES", parse_switch, False),
+        network=read_variable(env, "GPU_DEV_NETWORK", _check_network, "auto"),
+        network_range=read_variable(env, "GPU_DEV_NETWORK_RANGE", _check_network_range, ""),
         listen=env.get("GPU_DEV_LISTEN", ""),
         tls_cert=read_variable(env, "GPU_DEV_TLS_CERT", Path, None),
         tls_key=read_variable(env, "GPU_DEV_TLS_KEY", Path, None),
@@ -316,6 +324,18 @@ def _notify(env: Mapping[str, str]) -> NotifySettings:
         urls_file=env.get("GPU_DEV_NOTIFY_URLS_FILE", ""),
         on=read_variable(env, "GPU_DEV_NOTIFY_ON", parse_names, NotifySettings().on),
     )
+
+
+def _check_network(text: str) -> str:
+    if text not in ("auto", "own", "shared"):
+        raise ValueError("expected auto, own or shared")
+    return text
+
+
+def _check_network_range(text: str) -> str:
+    if text and not 8 <= IPv4Network(text).prefixlen <= 26:
+        raise ValueError("expected a range of at least 64 IPv4 addresses, like 10.77.0.0/16")
+    return text
 
 
 def _check_cluster(text: str) -> str:

@@ -17,24 +17,21 @@ DEEP = b"[" * 60_000
 _PEEK = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
-found = [int(pid) for pid in os.listdir("/proc") if pid.isdigit()
-         and open(f"/proc/{pid}/comm").read().strip() in ("gpu-dev-sshd", "gpu-dev-setup")
-         and os.stat(f"/proc/{pid}").st_uid in (os.getuid(), 0)]
-mine = [pid for pid in found if f"Uid:\\t{os.getuid()}\\t" in open(f"/proc/{pid}/status").read()]
-assert mine
-for pid in mine:
-    pidfd = libc.syscall(434, pid, 0)
-    assert pidfd >= 0
-    taken = [fd for fd in range(64) if libc.syscall(438, pidfd, fd, 0) >= 0]
-    print("taken", taken, "attached", libc.ptrace(16, pid, None, None) == 0)
-    for name in ("environ", "fd", "mem", "root", "cwd"):
-        try:
-            os.listdir(f"/proc/{pid}/{name}") if name == "fd" else open(f"/proc/{pid}/{name}", "rb").read(1)
-            print("open", name)
-        except PermissionError:
-            pass
-        except OSError:
-            print("open", name)
+pid = os.getpid()
+while open(f"/proc/{pid}/comm").read().strip() != "gpu-dev-sshd":
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+pidfd = libc.syscall(434, pid, 0)
+assert pidfd >= 0
+taken = [fd for fd in range(64) if libc.syscall(438, pidfd, fd, 0) >= 0]
+print("taken", taken, "attached", libc.ptrace(16, pid, None, None) == 0)
+for name in ("environ", "fd", "mem", "root", "cwd"):
+    try:
+        os.listdir(f"/proc/{pid}/{name}") if name == "fd" else open(f"/proc/{pid}/{name}", "rb").read(1)
+        print("open", name)
+    except PermissionError:
+        pass
+    except OSError:
+        print("open", name)
 """
 
 

@@ -1,11 +1,13 @@
 """A snapshot and a disk made of it hold what the disk held, and are nobody's but their own."""
 
+import asyncio
 import mmap
 import os
 import shutil
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -320,3 +322,29 @@ def read_deep(top: Path, depth: int) -> str:
             return file.read()
     finally:
         os.close(here)
+
+
+def make_deep(top: Path, depth: int, name: str) -> None:
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+async def test_a_tree_without_end_is_copied_down_to_a_depth_and_the_rest_is_noted(world: VolumeWorld) -> None:
+    volume = await world.new_volume()
+    await asyncio.to_thread(make_deep, world.home(volume), 12_000, "d" * 240)
+    began = time.process_time()
+    snapshot = await world.snapshot(volume)
+    assert time.process_time() - began < 10, "each level must not cost as much as all above it"
+    record = await world.record(snapshot)
+    assert [note.rpartition(": ")[2] for note in record.notes] == ["not copied"]
+    assert "nested too deeply" in record.notes[0]
+    assert len(record.notes[0]) < 1000
+    assert record.folders < 5000
+    await world.cloud.remove_volume(volume.volume_id)
+    await world.cloud.remove_snapshot(snapshot.snapshot_id)
+    await world.cleaned_up()

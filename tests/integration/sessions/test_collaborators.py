@@ -1,5 +1,7 @@
 """Letting others log in: asked for through the API, checked before it is accepted, made true by the processor."""
 
+from datetime import timedelta
+
 import httpx2
 
 from gpudev.adapters.postgres.database.cleanup import delete_old_rows
@@ -72,6 +74,29 @@ async def test_one_who_is_added_before_the_start_is_let_in_from_the_start(api: A
     assert api.world.cluster.specs[identifier(job)].ssh_public_keys == (public_key(), public_key("cat"))
     await let_work(api)
     assert (await ada.get(f"/v1/jobs/{job['job_id']}/users")).json()["in_effect"]
+
+
+async def test_an_unforeseen_error_is_retried_with_growing_pauses_like_any_other(
+    api: Api, ada: httpx2.AsyncClient
+) -> None:
+    api.published.of = {"octocat": [public_key("cat")]}
+    users, _ = await active(api, ada)
+    await ada.post(users, json={"github_users": ["octocat"]})
+    api.world.cluster.refuse_adjust = RecursionError("nobody thought of this")
+    pauses = []
+    for _ in range(3):
+        await let_work(api)
+        due = await api.world.stores.addons.next_due()
+        assert due is not None
+        pauses.append(due - api.world.clock.now())
+        api.world.clock.move(seconds=pauses[-1].total_seconds())
+    assert timedelta(0) < pauses[0] < pauses[1] < pauses[2]
+    told = (await ada.get(users)).json()
+    assert not told["in_effect"]
+    assert "unexpected error (RecursionError)" in str(told)
+    api.world.cluster.refuse_adjust = None
+    await let_work(api)
+    assert (await ada.get(users)).json()["in_effect"]
 
 
 async def test_a_cluster_that_does_not_play_along_is_asked_again_and_the_trouble_is_told(

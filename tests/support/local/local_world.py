@@ -19,7 +19,8 @@ from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.machine import linux
 from gpudev.adapters.local.machine.isolation import IsolationMode, first_user_uid
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
-from gpudev.adapters.local.servers.state_folder import remove_tree
+from gpudev.adapters.local.network.own_networks import remove_own_networks
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.ids import ReservationId, UserId, new_reservation_id, pod_name
 from gpudev.domain.reservations.reservation import SshEndpoint
@@ -81,7 +82,9 @@ class LocalWorld(ClusterWorld):
         left = [process for process in processes_below(self.state_dir) if not place or process.pid != place.warm_pid]
         try:
             assert not left, "processes outlived their dev servers"
-            await asyncio.to_thread(remove_tree, self.folder)
+            await asyncio.to_thread(remove_folder, self.folder)
+            if place is None:
+                await asyncio.to_thread(remove_own_networks, self.state_dir)
         except BaseException:
             if place is not None:
                 place.close()

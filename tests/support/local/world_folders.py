@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpudev.adapters.local.cluster import LocalCluster
 from gpudev.adapters.local.machine.isolation import IsolationMode
+from gpudev.adapters.local.network.own_networks import remove_own_networks
 from gpudev.adapters.local.servers.zygote_client import ZygoteClient, _RunningZygote
 
 
@@ -45,6 +46,7 @@ class Place:
         self._warm, cluster._zygote._running = cluster._zygote._running, None
 
     def close(self) -> None:
+        remove_own_networks(self.folder / "state")
         if self._warm is not None:
             self._warm.control.close()  # which ends it
             try:

@@ -1,7 +1,8 @@
-"""A git repository of somebody's dotfiles, served over HTTP on this machine."""
+"""A git repository of somebody's dotfiles, served over HTTP."""
 
 import contextlib
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,8 +11,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from support.local.outside_host import listen_outside
+
 URL = "https://git.example.com/ada/dotfiles.git"
-"""As people name it; `environment` sends git to this machine instead."""
+"""As people name it; `environment` sends git elsewhere instead."""
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -20,11 +23,11 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 class DotfilesServer:
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
         self._work, self._bare = folder / "work", folder / "served" / "ada" / "dotfiles.git"
         self.environment = {
             "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": f"url.http://127.0.0.1:{port}/.insteadOf",
+            "GIT_CONFIG_KEY_0": f"url.http://{address[0]}:{address[1]}/.insteadOf",
             "GIT_CONFIG_VALUE_0": "https://git.example.com/",
             "GIT_ALLOW_PROTOCOL": "http:https",
         }
@@ -47,14 +50,22 @@ class DotfilesServer:
 @contextlib.contextmanager
 def serve_dotfiles(folder: Path) -> Iterator[DotfilesServer]:
     handler = partial(_Quiet, directory=str(folder / "served"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with listen_outside() as listener, _serve(listener, handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield DotfilesServer(folder, server.server_port)
+            yield DotfilesServer(folder, listener.getsockname())
         finally:
             server.shutdown()
             thread.join()
+
+
+def _serve(listener: socket.socket, handler: Any) -> ThreadingHTTPServer:
+    """On a socket that listens already."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    return server
 
 
 def _git(*arguments: str) -> None:

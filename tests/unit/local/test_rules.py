@@ -35,6 +35,7 @@ from gpudev.adapters.local.machine.processes import (
 from gpudev.adapters.local.servers.launcher import GangAddresses, Launcher, server_environment, visible_devices
 from gpudev.adapters.local.servers.member_process import MemberState
 from gpudev.adapters.local.servers.observation import node_state, server_state
+from gpudev.adapters.local.servers.ssh_listeners import SshListeners
 from gpudev.adapters.local.servers.state_folder import (
     InvalidServerRecord,
     MemberExit,
@@ -43,10 +44,10 @@ from gpudev.adapters.local.servers.state_folder import (
     StateFolder,
     ensure_home,
     ensure_owner,
-    remove_tree,
     server_record_from_json,
     server_record_to_json,
 )
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import DiskId, ReservationId, UserId, new_reservation_id
@@ -85,7 +86,9 @@ def spec(*shares: NodeShare) -> ServerSpec:
 
 
 class TestWhatIsRefused:
-    launcher = Launcher(StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(), "127.0.0.1")
+    launcher = Launcher(
+        StateFolder(Path("/nowhere")), NODES, IsolationMode.PLAIN, CgroupLimiter(), SshListeners("127.0.0.1", 0)
+    )
 
     @pytest.mark.parametrize(
         ("shares", "said"),
@@ -389,7 +392,7 @@ class TestPapers:
         (tree / "locked" / "file").write_text("")
         (tree / "link").symlink_to(outside)
         (tree / "locked").chmod(0)
-        remove_tree(tree)
+        remove_folder(tree)
         assert not tree.exists()
         assert (outside / "kept").exists()
 

@@ -17,8 +17,18 @@ var closedNetworks = []netip.Prefix{
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("fd00:ec2::/32"),       // AWS
 	netip.MustParsePrefix("fd20:ce::/32"),        // Google Cloud
-	netip.MustParsePrefix("64:ff9b::a9fe:0/112"), // NAT64
-	netip.MustParsePrefix("2002:a9fe::/32"),      // 6to4
+	netip.MustParsePrefix("100.100.100.200/32"),  // Alibaba Cloud
+	netip.MustParsePrefix("192.0.0.192/32"),      // Oracle Cloud
+	netip.MustParsePrefix("168.63.129.16/32"),    // Azure
+	netip.MustParsePrefix("fd00:42::42/128"),     // Scaleway
+	netip.MustParsePrefix("64:ff9b::a9fe:0/112"), // NAT64 of all IPv4 ones
+	netip.MustParsePrefix("64:ff9b::6464:64c8/128"),
+	netip.MustParsePrefix("64:ff9b::c000:c0/128"),
+	netip.MustParsePrefix("64:ff9b::a83f:8110/128"),
+	netip.MustParsePrefix("2002:a9fe::/32"), // 6to4 of all IPv4 ones
+	netip.MustParsePrefix("2002:6464:64c8::/48"),
+	netip.MustParsePrefix("2002:c000:c0::/48"),
+	netip.MustParsePrefix("2002:a83f:8110::/48"),
 }
 
 // newDialer connects to forwarding targets (-L, -D, -W). The resolved address is checked right before connecting, so

@@ -21,24 +21,29 @@ import structlog
 
 from gpudev.adapters.change_signal import ChangeSignal
 from gpudev.adapters.key_pairs import parse_key_pair
-from gpudev.adapters.local.machine.cgroups import find_cgroup_limiter
+from gpudev.adapters.local.machine.cgroups import CgroupLimiter, find_cgroup_limiter
 from gpudev.adapters.local.machine.gpu_use import ManagedUse, UnmanagedUseWatch
 from gpudev.adapters.local.machine.isolation import IsolationMode, IsolationResult, describe_isolation
 from gpudev.adapters.local.machine.nodes import LocalNodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
+from gpudev.adapters.local.network.own_networks import OwnNetwork
+from gpudev.adapters.local.network.plan import NetworkSetting
+from gpudev.adapters.local.network.rules import LISTENER_MARK
 from gpudev.adapters.local.servers.launcher import Launcher, PreparedServer, ensure_gpu_devices, member_folders
 from gpudev.adapters.local.servers.member_process import Member, kill_processes_by_variable, stop_process
 from gpudev.adapters.local.servers.observation import KnownServer, node_state
+from gpudev.adapters.local.servers.server_networks import ServerNetworks
+from gpudev.adapters.local.servers.ssh_listeners import SshListeners
 from gpudev.adapters.local.servers.state_folder import (
     InvalidServerRecord,
     MemberFolder,
     ServerRecord,
     StateFolder,
-    remove_tree,
 )
 from gpudev.adapters.local.servers.zygote_client import ZygoteClient, ZygoteLost
 from gpudev.adapters.local.sshd.jupyter import parse_jupyter_report
 from gpudev.adapters.local.sshd.terminal_messages import TerminalMessage, append_message
+from gpudev.adapters.local.volumes.tree_walk import remove_folder
 from gpudev.domain.disks.contents import Contents
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId
@@ -49,6 +54,7 @@ from gpudev.ports.cluster import ClusterState, ServerPhase, ServerSpec
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _STOP_TIMEOUT_S = 5.0
+_SPARE_LISTENERS = 4
 _MESSAGE_VALID_FOR = timedelta(minutes=15)
 _RESERVATION_VARIABLE = "GPU_DEV_RESERVATION_ID"
 _EARLIER_RUN_NOT_ENDED = "processes of the dev server's earlier run have not ended yet"
@@ -63,11 +69,14 @@ class LocalCluster:
         ssh_host: str = "127.0.0.1",
         *,
         mode: IsolationMode | None = None,
+        network: NetworkSetting = NetworkSetting.AUTO,
+        network_range: str = "",
         closed_ports: tuple[int, ...] = (),
         has_user_namespaces: bool = False,
     ) -> None:
-        """`mode` None: the best that works here. `closed_ports`: the control plane's own ports on this machine; the dev
-        servers' SSH servers forward nothing to them. `has_user_namespaces`: whether programs there may create some."""
+        """`mode` None: the best that works here. `network_range` empty: any private range that is free.
+        `closed_ports`: the control plane's own ports on this machine; the dev servers' SSH servers forward nothing to
+        them where the network is shared. `has_user_namespaces`: whether programs there may create some."""
         self._state = StateFolder(Path(state_dir).expanduser().absolute())
         self._nodes = nodes
         self._clock = clock
@@ -75,6 +84,10 @@ class LocalCluster:
         self._closed_ports = closed_ports
         self._has_user_namespaces = has_user_namespaces
         self._zygote = ZygoteClient(self._state.path, mode)
+        # Other modes have no root who could set up networks, or no namespaces.
+        may_be_own = mode in (None, IsolationMode.ROOT)
+        network = network if may_be_own else NetworkSetting.SHARED
+        self._networks = ServerNetworks(self._state.path, network, network_range)
         self._changes = ChangeSignal()
         self._unmanaged_use = UnmanagedUseWatch(nodes, self._managed_use, self._changes.notify)
         self._servers: dict[ReservationId, KnownServer] = {}
@@ -87,7 +100,8 @@ class LocalCluster:
     def isolation(self) -> str:
         if self._isolation_result is None or self._launcher is None:
             return "The local cluster has not been started."
-        return describe_isolation(self._isolation_result, self._launcher.limiter.describe(self._isolation_result.mode))
+        limits = self._launcher.limiter.describe(self._isolation_result.mode)
+        return describe_isolation(self._isolation_result, limits, self._networks.description)
 
     async def start(self) -> None:
         try:
@@ -103,6 +117,9 @@ class LocalCluster:
             for member in server.members:
                 member.stop_watching()
         await self._zygote.close()
+        if self._launcher is not None:
+            self._launcher.listeners.close()
+        await self._networks.close()
         self._changes.close()
 
     async def observe(self) -> ClusterState:
@@ -176,24 +193,41 @@ class LocalCluster:
 
     async def _start(self) -> None:
         await asyncio.to_thread(self._state.path.mkdir, 0o700, True, True)
-        self._isolation_result = await self._zygote.start()
+        opening = asyncio.create_task(self._networks.open())  # both take long
+        try:
+            isolation = await self._zygote.start()
+        finally:
+            await opening
+        if isolation.mode is not IsolationMode.ROOT:
+            await self._networks.abandon()
+        self._isolation_result = isolation
         limiter = await asyncio.to_thread(find_cgroup_limiter)
-        self._launcher = Launcher(
-            self._state,
-            self._nodes,
-            self._isolation_result.mode,
-            limiter,
-            self._ssh_host,
-            self._closed_ports,
-            self._has_user_namespaces,
-        )
+        self._launcher = self._make_launcher(isolation, limiter)
+        await asyncio.to_thread(self._launcher.listeners.fill)
         await asyncio.to_thread(self._state.prepare, self._launcher.folder_mode)
         if self._nodes.has_real_gpus:
             await asyncio.to_thread(ensure_gpu_devices)
         await self._refresh_servers()
+        records = [server.record for server in self._servers.values() if server.record is not None]
+        await self._networks.start(tuple(record.network.number for record in records if record.network))
         if refreshing := self._unmanaged_use.refresh():
             await asyncio.wait({refreshing}, timeout=_STOP_TIMEOUT_S)
-        self._run_in_background(self._state.empty_trash)
+        self._run_in_background(self._empty_trash)
+
+    def _make_launcher(self, isolation: IsolationResult, limiter: CgroupLimiter) -> Launcher:
+        networks = self._networks.own
+        ready = sum(node.gpus for node in self._nodes.nodes) + _SPARE_LISTENERS
+        listeners = SshListeners(self._ssh_host, ready, None if networks is None else LISTENER_MARK)
+        return Launcher(
+            self._state,
+            self._nodes,
+            isolation.mode,
+            limiter,
+            listeners,
+            networks,
+            closed_ports=self._closed_ports,
+            has_user_namespaces=self._has_user_namespaces,
+        )
 
     def _get_launcher(self) -> Launcher:
         if self._launcher is None:
@@ -267,7 +301,7 @@ class LocalCluster:
             member = Member(server.folder.member(rank), self._changes.notify, self._zygote.exit_status)
             reading, writing = os.pipe()
             try:
-                process = await self._spawn(member.folder, listener.fileno(), writing)
+                process = await self._spawn(member.folder, listener.fileno(), writing, prepared.network)
             except BaseException:
                 os.close(reading)
                 raise
@@ -276,14 +310,17 @@ class LocalCluster:
             server.members.append(member)
             member.watch_started(process, reading)
 
-    async def _spawn(self, folder: MemberFolder, listener: int, pipe: int) -> ProcessIdentity:
+    async def _spawn(
+        self, folder: MemberFolder, listener: int, pipe: int, network: OwnNetwork | None
+    ) -> ProcessIdentity:
         """Fork the first process of a member. Tries a second time if the zygote died before it could."""
         for _ in range(2):
             lock = await asyncio.to_thread(folder.take_lock)
             if lock is None:
                 raise Unavailable(_EARLIER_RUN_NOT_ENDED)
             try:
-                process = await self._zygote.spawn(folder.path, (listener, pipe, lock))
+                namespace = () if network is None else (network.namespace,)
+                process = await self._zygote.spawn(folder.path, (listener, pipe, lock, *namespace))
                 lost = False
             except ZygoteLost:
                 process, lost = None, True
@@ -360,6 +397,11 @@ class LocalCluster:
 
     # Teardown
 
+    def _empty_trash(self) -> None:
+        for path in self._state.trash.iterdir():
+            with contextlib.suppress(OSError):  # it is tried again at the next start
+                remove_folder(path)
+
     async def _ensure_gone(self, launcher: Launcher, reservation_id: ReservationId, keep_files: bool) -> bool:
         async with self._lock(reservation_id):
             server = self._servers.get(reservation_id) or KnownServer(
@@ -374,7 +416,7 @@ class LocalCluster:
             )
             self._servers.pop(reservation_id, None)
             if trash is not None and not keep_files:
-                self._run_in_background(lambda: remove_tree(trash))
+                self._run_in_background(lambda: remove_folder(trash))
             self._changes.notify()
             return True
 
@@ -385,6 +427,8 @@ class LocalCluster:
             member.stop_watching()
         folders = await asyncio.to_thread(server.folder.members)
         ended = await asyncio.gather(*(self._stop_member(folder) for folder in folders))
+        if all(ended):
+            self._remove_network(server)
         modes = [await asyncio.to_thread(folder.find_isolation_mode) for folder in folders]
         if any(mode is not None and not mode.has_namespaces for mode in modes):
             is_clean = await asyncio.to_thread(
@@ -412,6 +456,11 @@ class LocalCluster:
             # On SIGTERM it stops its orphans; killed, it would leave them behind.
             await stop_process(process, signal.SIGTERM, _STOP_TIMEOUT_S / 2)
         return await stop_process(process, signal.SIGKILL, _STOP_TIMEOUT_S)
+
+    def _remove_network(self, server: KnownServer) -> None:
+        if server.record is not None and (network := server.record.network) is not None:
+            server.record = replace(server.record, network=None)
+            self._run_in_background(lambda: self._networks.remove(network))
 
     def _run_in_background(self, work: Callable[[], None]) -> None:
         self._start_task(asyncio.to_thread(work))

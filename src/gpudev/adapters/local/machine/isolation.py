@@ -56,13 +56,13 @@ class IsolationResult:
     """Why the better modes do not work."""
 
 
-def describe_isolation(result: IsolationResult, limits: str) -> str:
-    """One sentence for people. `limits` (from `CgroupLimiter.describe`) is a part of it."""
+def describe_isolation(result: IsolationResult, limits: str, network: str = "the network is shared") -> str:
+    """One sentence for people. `limits` (from `CgroupLimiter.describe`) and `network` are parts of it."""
     match result.mode:
         case IsolationMode.ROOT:
             isolation = (
                 "Each dev server runs under its user's own uid in its own mount, process, IPC and host name "
-                "namespaces, with only its own GPUs' device files; the network is shared"
+                f"namespaces, with only its own GPUs' device files; {network}"
             )
         case IsolationMode.USER:
             isolation = (

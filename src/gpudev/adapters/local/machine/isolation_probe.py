@@ -99,14 +99,16 @@ def _run_in_child(act: Callable[[], None]) -> str | None:
     reading, writing = os.pipe()  # closed by exec
     child = os.fork()
     if child == 0:
+        exit_code = 1
         try:
             os.close(reading)
             act()
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
+            exit_code = 0
+        except BaseException as error:  # noqa: BLE001 - nothing else can report it
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             os.write(writing, text.encode())
-        os._exit(1)
+        finally:
+            os._exit(exit_code)  # a forked process must never run on in its parent's code
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         text = pipe.read().decode(errors="replace")

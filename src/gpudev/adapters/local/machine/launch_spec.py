@@ -38,6 +38,10 @@ class LaunchSpec:
     """Where the members' SSH servers listen."""
     closed_ports: tuple[int, ...] = ()
     """The control plane's ports. The SSH server forwards nothing to them."""
+    has_own_network: bool = False
+    """Whether it runs in a network namespace of its own."""
+    resolv_conf: str | None = None
+    """The text of /etc/resolv.conf inside. None: the host's."""
     cgroups: tuple[str, ...] = ()
     memory: int | None = None
     """Its share of the node's memory, in bytes: what it keeps in tmpfs is bounded by it. None: not known."""

@@ -19,6 +19,7 @@ CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -64,6 +65,11 @@ _libc = ctypes.CDLL(None, use_errno=True) if IS_LINUX else None
 
 def unshare(flags: int) -> None:
     _check(_call().unshare(ctypes.c_int(flags)), "unshare", hex(flags))
+
+
+def enter_namespace(descriptor: int, kind: int) -> None:
+    """Move this thread into a namespace of another process."""
+    _check(_call().setns(ctypes.c_int(descriptor), ctypes.c_int(kind)), "setns", hex(kind))
 
 
 def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:

@@ -15,7 +15,8 @@ from gpudev.adapters.local.machine.launch_spec import LOGIN, SHELL, LaunchSpec, 
 
 _SYSTEM_TREES = ("usr", "opt", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_LINKED_INTO_ETC = ("/etc/resolv.conf",)
+_RESOLV_CONF = "/etc/resolv.conf"
+_CGROUPS = "/sys/fs/cgroup"
 _READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 _OWN = linux.MS_NOSUID | linux.MS_NODEV
 _SHM_PART = 0.5
@@ -46,8 +47,9 @@ def build_root(launch: LaunchSpec, member: Path) -> None:
     linux.mount("tmpfs", str(root), "tmpfs", _OWN, "mode=755,size=16m")
     _show_system(root)
     _write_etc_files(root, launch)
+    _show_resolv_conf(root, launch.resolv_conf)
     _show_own_folders(root, launch, member)
-    _mount_kernel_views(root)
+    _mount_kernel_views(root, launch.has_own_network)
     _make_devices(root, launch)
     _hide(root, launch.hidden)
     # Only the root itself: mounts in it keep their own flags.
@@ -88,19 +90,22 @@ def _show_system(root: Path) -> None:
         elif outside.is_dir():
             inside.mkdir()
             linux.bind_mount(str(outside), str(inside), _READ_ONLY)
-    for link in _LINKED_INTO_ETC:
-        _show_link_target(root, link)
 
 
-def _show_link_target(root: Path, link: str) -> None:
-    """/etc/resolv.conf is often a link into /run, which is otherwise not shown."""
-    target = Path(os.path.realpath(link))
+def _show_resolv_conf(root: Path, text: str | None) -> None:
+    """It is often a link into /run, which is otherwise not shown. `text` None: the host's own file."""
+    target = Path(os.path.realpath(_RESOLV_CONF))
     inside = root / target.relative_to("/")
-    if not target.is_file() or inside.exists():
+    if not target.is_file() or (text is None and inside.exists()):
         return
-    inside.parent.mkdir(parents=True, exist_ok=True)
-    inside.touch()
-    linux.bind_mount(str(target), str(inside), _READ_ONLY)
+    source = target
+    if text is not None:
+        source = root / "run" / "gpu-dev-etc" / "resolv.conf"
+        source.write_text(text)
+    if not inside.exists():
+        inside.parent.mkdir(parents=True, exist_ok=True)
+        inside.touch()
+    linux.bind_mount(str(source), str(inside), _READ_ONLY)
 
 
 def _write_etc_files(root: Path, launch: LaunchSpec) -> None:
@@ -152,12 +157,18 @@ def _show_own_folders(root: Path, launch: LaunchSpec, member: Path) -> None:
     )
 
 
-def _mount_kernel_views(root: Path) -> None:
+def _mount_kernel_views(root: Path, has_own_network: bool) -> None:
     proc, sys = root / "proc", root / "sys"
     proc.mkdir()
     linux.mount("proc", str(proc), "proc", _OWN | linux.MS_NOEXEC)
     sys.mkdir()
-    linux.bind_mount("/sys", str(sys), _READ_ONLY | linux.MS_NOEXEC)
+    if not has_own_network:
+        linux.bind_mount("/sys", str(sys), _READ_ONLY | linux.MS_NOEXEC)
+        return
+    # The host's would show the host's network interfaces.
+    linux.mount("sysfs", str(sys), "sysfs", _READ_ONLY | linux.MS_NOEXEC)
+    if Path(_CGROUPS).is_dir():
+        linux.bind_mount(_CGROUPS, str(root / _CGROUPS.lstrip("/")), _READ_ONLY | linux.MS_NOEXEC)
 
 
 def _make_devices(root: Path, launch: LaunchSpec) -> None:

@@ -1,7 +1,6 @@
 """Prepares a launch: folders, listening sockets, environment and the launch spec of each member."""
 
 import contextlib
-import errno
 import os
 import pwd
 import shutil
@@ -17,6 +16,8 @@ from gpudev.adapters.local.machine.isolation import UID_INSIDE, IsolationMode, f
 from gpudev.adapters.local.machine.launch_spec import InsidePaths, LaunchSpec, inside_paths, runtime_dir
 from gpudev.adapters.local.machine.nodes import LocalNode, LocalNodes
 from gpudev.adapters.local.machine.nvml import CONTROL_DEVICES
+from gpudev.adapters.local.network.own_networks import OwnNetwork, OwnNetworks
+from gpudev.adapters.local.servers.ssh_listeners import SshListeners
 from gpudev.adapters.local.servers.state_folder import (
     InvalidServerRecord,
     MemberFolder,
@@ -26,7 +27,7 @@ from gpudev.adapters.local.servers.state_folder import (
 )
 from gpudev.adapters.local.sshd.jupyter import jupyter_spec_to_text
 from gpudev.domain.cluster import NodeShare
-from gpudev.domain.errors import ClusterError
+from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import ReservationId, short_id
 from gpudev.ports.cluster import ServerSpec
 
@@ -130,6 +131,7 @@ def _join_numbers(numbers: "tuple[int, ...] | range | list[int]") -> str:
     return ",".join(str(number) for number in numbers)
 
 
+_LOOPBACK = "127.0.0.1"
 _MASTER_PORTS = range(20_000, 30_000)
 """Below the kernel's ephemeral ports, so that none of those takes the port later."""
 
@@ -141,9 +143,13 @@ class PreparedServer:
     """The public half."""
     listeners: tuple[socket.socket, ...]
     """By rank. Each is passed to its member and then closed here."""
+    network: OwnNetwork | None
+    """All members enter it. None: they share the host's."""
 
     def close(self) -> None:
         _close_all(self.listeners)
+        if self.network is not None:
+            self.network.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,9 @@ class Launcher:
     nodes: LocalNodes
     mode: IsolationMode
     limiter: CgroupLimiter
-    ssh_host: str
+    listeners: SshListeners
+    networks: OwnNetworks | None = None
+    """None: dev servers share the host's network."""
     closed_ports: tuple[int, ...] = ()
     has_user_namespaces: bool = False
 
@@ -181,22 +189,26 @@ class Launcher:
         home = self._ensure_home(spec, folder, uid)
         host_key = ensure_host_key(folder.host_key)
         earlier = _find_earlier_record(folder)
-        listeners = self._listen(len(spec.shares), earlier.ports if earlier else ())
-        try:
+        with contextlib.ExitStack() as undo:
+            listeners = self._listen(len(spec.shares), earlier.ports if earlier else ())
+            undo.callback(_close_all, listeners)
+            network = None if self.networks is None else self.networks.take()
+            if self.networks is not None and network is not None:
+                undo.callback(self.networks.remove, network.network_id)
+                undo.callback(network.close)
             record = ServerRecord(
                 spec=spec,
                 ports=tuple(listener.getsockname()[1] for listener in listeners),
-                master_port=_master_port(spec, earlier) if len(spec.shares) > 1 else None,
-                host=self.ssh_host,
+                master_port=_master_port(spec, earlier, network) if len(spec.shares) > 1 else None,
+                host=self.listeners.host,
+                network=None if network is None else network.network_id,
             )
             self.write_addons(folder, spec)
             for share in spec.shares:
-                self._prepare_member(folder, record, share, home, uid)
+                self._prepare_member(folder, record, share, home, network)
             folder.write_record(record)
-        except BaseException:
-            _close_all(listeners)
-            raise
-        return PreparedServer(record, host_key, listeners)
+            undo.pop_all()
+        return PreparedServer(record, host_key, listeners, network)
 
     def write_addons(self, folder: ServerFolder, spec: ServerSpec) -> None:
         """Write what may change while it runs: who may log in, and Jupyter."""
@@ -218,16 +230,22 @@ class Launcher:
             self.limiter.remove_groups(_group_name(reservation_id, rank))
 
     def _prepare_member(
-        self, folder: ServerFolder, record: ServerRecord, share: NodeShare, home: Path, uid: int
+        self,
+        folder: ServerFolder,
+        record: ServerRecord,
+        share: NodeShare,
+        home: Path,
+        network: OwnNetwork | None,
     ) -> None:
         spec = record.spec
+        uid = self._uid(spec)
         node = self._get_node(share)
         member = folder.member(share.rank)
         member.prepare(self.folder_mode)
         view = inside_paths(self.mode, str(home), str(folder.workspace), str(folder.run), member.path)
         if share.rank == 0:
             folder.write_banner(login_banner(spec, node, view))
-        gang = None if record.master_port is None else GangAddresses("127.0.0.1", record.master_port, record.ports)
+        gang = None if record.master_port is None else GangAddresses(_LOOPBACK, record.master_port, record.ports)
         share_of_node = resource_limits(node, share.units)
         cgroups = self.limiter.ensure_groups(_group_name(spec.reservation_id, share.rank), share_of_node)
         launch = LaunchSpec(
@@ -236,14 +254,17 @@ class Launcher:
             hostname=member_hostname(spec, share.rank),
             hostnames=tuple(member_hostname(spec, other.rank) for other in spec.shares),
             # Without a gang, what it binds to its own host name stays on the loopback interface.
-            address=_numeric_address(self.ssh_host) if gang is not None else "127.0.0.1",
+            address=_LOOPBACK if gang is None or network is not None else _numeric_address(self.listeners.host),
             home=str(home),
             workspace=str(folder.workspace),
             run=str(folder.run),
             host_key=str(folder.host_key),
             devices=_device_files(node, share),
             hidden=_hidden_paths(self.state.path),
-            closed_ports=self.closed_ports,
+            # Nothing of the control plane is in its own network.
+            closed_ports=self.closed_ports if network is None else (),
+            has_own_network=network is not None,
+            resolv_conf=None if network is None else network.resolv_conf,
             has_user_namespaces=self.has_user_namespaces,
             cgroups=tuple(map(str, cgroups)),
             memory=share_of_node.memory,
@@ -271,10 +292,10 @@ class Launcher:
         listeners: list[socket.socket] = []
         try:
             for rank in range(count):
-                listeners.append(_listen(self.ssh_host, earlier_ports[rank] if rank < len(earlier_ports) else 0))
-        except OSError as error:
+                listeners.append(self.listeners.take(earlier_ports[rank] if rank < len(earlier_ports) else None))
+        except BaseException:
             _close_all(listeners)
-            raise ClusterError(f"cannot listen for ssh on {self.ssh_host}: {error.strerror}") from error
+            raise
         return tuple(listeners)
 
 
@@ -295,43 +316,30 @@ def _close_all(listeners: Iterable[socket.socket]) -> None:
         listener.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        if port and error.errno == errno.EADDRINUSE:
-            return _listen(host, 0)
-        raise
-    return listener
-
-
 def _numeric_address(host: str) -> str:
     """The address for /etc/hosts. A host that cannot be resolved fails later, when its socket is created."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
-        return "127.0.0.1"
+        return _LOOPBACK
 
 
-def _master_port(spec: ServerSpec, earlier: ServerRecord | None) -> int:
+def _master_port(spec: ServerSpec, earlier: ServerRecord | None, network: OwnNetwork | None) -> int:
     """A port that others are unlikely to take, as nothing reserves it for the gang. The same after a restart."""
     if earlier is not None and earlier.master_port is not None:
         return earlier.master_port
     first = spec.reservation_id.int % len(_MASTER_PORTS)
+    if network is not None:
+        return _MASTER_PORTS[first]  # nobody else is in there
     for step in range(len(_MASTER_PORTS)):
         port = _MASTER_PORTS[(first + step) % len(_MASTER_PORTS)]
         with socket.socket() as trial:
             try:
-                trial.bind(("127.0.0.1", port))
+                trial.bind((_LOOPBACK, port))
                 return port
             except OSError:
                 continue
-    raise ClusterError("no free port for the gang (MASTER_PORT)")
+    raise Unavailable("no port is free for the gang (MASTER_PORT)")
 
 
 def _find_earlier_record(folder: ServerFolder) -> ServerRecord | None:

@@ -50,6 +50,7 @@ def fork_personalization(
     parent_pid = os.getpid()
     if os.fork():
         return
+    exit_code = 1
     try:
         reset_signals()
         close_others({0, 1, 2, report})
@@ -63,10 +64,11 @@ def fork_personalization(
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
         os.chdir("/")
         _personalize(launch, config, PersonalizationReporter(report))
-    except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
+        exit_code = 0
+    except BaseException:  # noqa: BLE001 - nothing else can report it
         traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    finally:
+        os._exit(exit_code)  # a forked process must never run on in its parent's code
 
 
 class PersonalizationReporter:

@@ -56,12 +56,15 @@ def main(launch: LaunchSpec, member: Path, listener: socket.socket, pipe: int, l
     reporter.report_process(identify_self())
     try:
         _detach_from_zygote(member, keep=(listener.fileno(), lock, *reporter.descriptors))
+        listeners = (listener, _listen_inside(listener)) if launch.has_own_network else (listener,)
         config = _sshd_config(launch, member)
         start_personalization = _personalization_starter(launch, config, member)
         reporter.report_step("building the file system")
         _isolate_self(launch, member)
         reporter.report_step("starting the ssh server")
-        if _supervise_sshd(lambda: _fork_sshd(config, launch, listener), listener, reporter, start_personalization):
+        if _supervise_sshd(
+            lambda: _fork_sshd(config, launch, listeners), listeners[-1], reporter, start_personalization
+        ):
             _exit_successfully(launch)
     except Exception as error:  # noqa: BLE001 - nothing else can report it; then the process ends
         traceback.print_exc()
@@ -81,6 +84,12 @@ def _detach_from_zygote(member: Path, keep: tuple[int, ...]) -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _listen_inside(listener: socket.socket) -> socket.socket:
+    """The same port on the loopback interface of the dev server's own network: members of a gang log in to each other
+    there. The other socket is one of the host's network, which nothing inside can reach."""
+    return socket.create_server(("127.0.0.1", listener.getsockname()[1]))
 
 
 def _sshd_config(launch: LaunchSpec, member: Path) -> SshdConfig:
@@ -172,7 +181,7 @@ def _supervise_sshd(
             time.sleep(backoff(failures - 1, _FIRST_PAUSE_S, _MAX_PAUSE_S))
 
 
-def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) -> int:
+def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listeners: tuple[socket.socket, ...]) -> int:
     parent_pid = os.getpid()
     child = os.fork()
     if child:
@@ -180,7 +189,7 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         kept = _not_none(config.jupyter_report, config.command_exit_report, config.lifeline)
-        close_descriptors({0, 1, 2, listener.fileno(), *kept})
+        close_descriptors({0, 1, 2, *(listener.fileno() for listener in listeners), *kept})
         if launch.max_processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (launch.max_processes, launch.max_processes))
         namespaces.drop_privileges(launch)
@@ -189,10 +198,11 @@ def _fork_sshd(config: SshdConfig, launch: LaunchSpec, listener: socket.socket) 
             linux.die_with_parent(parent_pid)
         # The uid may have no entry in /etc/passwd, and libraries look up the home.
         os.environ.update(HOME=config.home, LANG="C.UTF-8", PATH=os.defpath)
-        run_sshd(config, listener)
-    except BaseException:  # noqa: BLE001 - a forked process must never run on in its parent's code
+        run_sshd(config, *listeners)
+    except BaseException:  # noqa: BLE001 - nothing else can report it
         traceback.print_exc()
-    os._exit(1)
+    finally:
+        os._exit(1)  # a forked process must never run on in its parent's code
 
 
 def _open_lifeline() -> int:

@@ -13,7 +13,6 @@ Disks are never removed here. Folder names come from ids only, never from what a
 call it in a thread.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -29,6 +28,7 @@ from gpudev.adapters.atomic_write import write_atomically
 from gpudev.adapters.local.machine.isolation import IsolationMode
 from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 from gpudev.adapters.local.machine.processes import ProcessIdentity, is_alive
+from gpudev.adapters.local.network.plan import NetworkId
 from gpudev.adapters.local.servers.pid1_reports import (
     COMMAND_EXIT_FILE,
     FAILURE_FILE,
@@ -58,6 +58,8 @@ class ServerRecord:
     """The port at which the members of a gang find each other. None: not a gang."""
     host: str | None = None
     """The address on which its SSH servers listen. None: the current setting of the cluster."""
+    network: NetworkId | None = None
+    """Its own network. None: it shares the host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,28 @@ def server_record_to_json(record: ServerRecord) -> str:
     spec["disk_id"] = str(record.spec.disk_id) if record.spec.disk_id else None
     spec["expires_at"] = record.spec.expires_at.isoformat() if record.spec.expires_at else None
     return json.dumps(
-        {"spec": spec, "ports": record.ports, "master_port": record.master_port, "host": record.host}, indent=1
+        {
+            "spec": spec,
+            "ports": record.ports,
+            "master_port": record.master_port,
+            "host": record.host,
+            "network": None if record.network is None else asdict(record.network),
+        },
+        indent=1,
     )
 
 
 def server_record_from_json(text: str) -> ServerRecord:
     try:
         data = json.loads(text)
-        return ServerRecord(_spec_from_json(data["spec"]), tuple(data["ports"]), data["master_port"], data.get("host"))
+        spec, network = _spec_from_json(data["spec"]), data.get("network")
+        return ServerRecord(
+            spec,
+            tuple(data["ports"]),
+            data["master_port"],
+            data.get("host"),
+            None if network is None else NetworkId(**network),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidServerRecord(f"{type(error).__name__}: {error}") from error
 
@@ -398,11 +414,6 @@ class StateFolder:
             return None
         return target
 
-    def empty_trash(self) -> None:
-        for path in self.trash.iterdir():
-            with contextlib.suppress(OSError):  # it is tried again at the next start
-                remove_tree(path)
-
 
 def ensure_home(path: Path, uid: int) -> None:
     """Ensure a home folder that belongs to `uid`. A new one starts with the system's skeleton.
@@ -438,22 +449,6 @@ def ensure_owner(path: Path, uid: int) -> None:
             if os.stat(name, dir_fd=here, follow_symlinks=False).st_uid != uid:
                 os.chown(name, uid, uid, dir_fd=here, follow_symlinks=False)
     os.chown(path, uid, uid, follow_symlinks=False)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a tree, also where a user removed the permissions to enter or change a folder. Follows no links."""
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        path.chmod(0o700)
-        for here, folders, _ in os.walk(path):
-            for name in folders:
-                folder = Path(here, name)
-                if not folder.is_symlink():
-                    folder.chmod(0o700)
-        shutil.rmtree(path)
 
 
 def _read_text(path: Path) -> str | None:

@@ -8,7 +8,8 @@ It has no secrets and no descriptors of the control plane, reads no user's data,
 socket closes. Dev servers continue without it.
 
 Requests and answers are lines of JSON:
-`{"spawn": FOLDER}` with three descriptors (listening socket, report pipe, lock) → `{"process": {…}|null}`;
+`{"spawn": FOLDER}` with three or four descriptors (listening socket, report pipe, lock, network namespace)
+→ `{"process": {…}|null}`;
 `{"status": PID}` → `{"status": WAIT_STATUS|null}` of a dev server's first process that has ended.
 The answer to either may be `{"error": TEXT}`.
 """
@@ -36,7 +37,7 @@ from gpudev.adapters.local.sshd.server import preload
 
 _MAX_STATUSES = 1000
 _MAX_REQUEST_BYTES = 65536
-_DESCRIPTORS = 3
+_MAX_DESCRIPTORS = 4
 
 
 def main(arguments: list[str]) -> int:
@@ -70,7 +71,7 @@ class Zygote:
         pending = b""
         descriptors: list[int] = []
         while True:
-            data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, _DESCRIPTORS)
+            data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
             descriptors.extend(fds)
             if not data:
                 return
@@ -106,12 +107,16 @@ class Zygote:
                 os.close(fd)
 
     def _spawn(self, member: Path, descriptors: list[int]) -> dict[str, Any]:
-        listener, pipe, lock = descriptors
+        listener, pipe, lock, *network = descriptors
         reading, writing = os.pipe()
         if os.fork() == 0:
-            os.close(reading)
-            self._control.close()
-            _start_first_process(member, socket.socket(fileno=listener), pipe, lock, writing)
+            try:
+                os.close(reading)
+                self._control.close()
+                _enter_network(network, writing)
+                _start_first_process(member, socket.socket(fileno=listener), pipe, lock, writing)
+            finally:
+                os._exit(1)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe_end:
             answer: dict[str, Any] = json.loads(pipe_end.read() or '{"error": "the zygote could not start it"}')
@@ -119,6 +124,16 @@ class Zygote:
             return answer
         identity = identify(answer["pid"])
         return {"process": None if identity is None else asdict(identity)}
+
+
+def _enter_network(namespaces: list[int], writing: int) -> None:
+    """Enter the dev server's own network. The listening socket stays one of the host's."""
+    try:
+        for namespace in namespaces:
+            linux.enter_namespace(namespace, linux.CLONE_NEWNET)
+    except OSError as error:
+        os.write(writing, json.dumps({"error": str(error)}).encode())
+        os._exit(0)
 
 
 def _start_first_process(member: Path, listener: socket.socket, pipe: int, lock: int, writing: int) -> NoReturn:
@@ -148,10 +163,11 @@ def _start_first_process(member: Path, listener: socket.socket, pipe: int, lock:
             finally:
                 os._exit(pid1.EXIT_FAILED)
         _send_pid(writing, first)
-    except BaseException as error:  # noqa: BLE001 - a forked process must never run on in its parent's code
+    except BaseException as error:  # noqa: BLE001 - nothing else can report it
         traceback.print_exc()
         os.write(writing, json.dumps({"error": str(error)}).encode())
-    os._exit(0)
+    finally:
+        os._exit(0)  # a forked process must never run on in its parent's code, also when the report fails
 
 
 def _send_pid(writing: int, pid: int) -> None:

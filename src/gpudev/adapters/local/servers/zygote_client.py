@@ -51,7 +51,7 @@ class ZygoteClient:
         async with self._lock:
             return (await self._ensure_running()).isolation_result
 
-    async def spawn(self, member: Path, descriptors: tuple[int, int, int]) -> ProcessIdentity | None:
+    async def spawn(self, member: Path, descriptors: tuple[int, ...]) -> ProcessIdentity | None:
         """Fork a member's first process. None: it ended immediately.
 
         Raises ClusterError when it failed, ZygoteLost when the result is unknown.

@@ -44,13 +44,15 @@ def spawn(work: Callable[[], object], stdio: tuple[int, int, int], *, home: str,
     pid = os.fork()
     if pid:
         return pid
+    exit_code = _EXIT_CANNOT_RUN
     try:
         _become_child(stdio, home, on_terminal)
         work()
-    except BaseException as error:  # noqa: BLE001 - a fork must never return into its parent's frames
+        exit_code = 0
+    except BaseException as error:  # noqa: BLE001 - nothing else can report it
         _write_error(error)
-        os._exit(_EXIT_CANNOT_RUN)
-    os._exit(0)
+    finally:
+        os._exit(exit_code)  # a fork must never return into its parent's frames
 
 
 def execute(program: str, argv: list[bytes], environment: Mapping[bytes, bytes]) -> NoReturn:

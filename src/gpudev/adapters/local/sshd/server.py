@@ -82,10 +82,10 @@ def preload() -> None:
         socket.getaddrinfo("localhost", 0)  # the C library loads parts of itself at first use too
 
 
-def run_sshd(config: SshdConfig, listener: socket.socket) -> None:
-    """Serve on a listening socket until killed. It takes over the process: call it in a fork of its own."""
+def run_sshd(config: SshdConfig, *listeners: socket.socket) -> None:
+    """Serve on listening sockets until killed. It takes over the process: call it in a fork of its own."""
     _reset_process(config)
-    asyncio.run(_serve(config, listener))
+    asyncio.run(_serve(config, listeners))
 
 
 def _reset_process(config: SshdConfig) -> None:
@@ -110,7 +110,7 @@ def _ensure_open(fd: int) -> None:
         os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
 
 
-async def _serve(config: SshdConfig, listener: socket.socket) -> None:
+async def _serve(config: SshdConfig, listeners: Sequence[socket.socket]) -> None:
     loop = asyncio.get_running_loop()
     if config.lifeline is not None:
         loop.add_reader(config.lifeline, os._exit, _EXIT_PARENT_GONE)
@@ -134,11 +134,14 @@ async def _serve(config: SshdConfig, listener: socket.socket) -> None:
         keepalive_interval=config.keepalive_seconds,
         keepalive_count_max=_KEEPALIVES_UNANSWERED,
     )
-    server = await loop.create_server(
-        lambda: asyncssh_compat.OpenSshConnection(loop, options), sock=listener, backlog=_BACKLOG
-    )
+    servers = [
+        await loop.create_server(
+            lambda: asyncssh_compat.OpenSshConnection(loop, options), sock=listener, backlog=_BACKLOG
+        )
+        for listener in listeners
+    ]
     polling = asyncio.create_task(_poll_forever(key_sessions, jupyter, CommandExitWatch(config)))
-    await asyncio.gather(server.serve_forever(), polling)
+    await asyncio.gather(*(server.serve_forever() for server in servers), polling)
 
 
 async def _poll_forever(key_sessions: KeySessions, jupyter: JupyterSupervisor, command_exit: CommandExitWatch) -> None:

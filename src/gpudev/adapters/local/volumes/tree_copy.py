@@ -15,7 +15,13 @@ from enum import StrEnum
 
 from gpudev.adapters.local.volumes.copied_files import CopiedFileTable
 from gpudev.adapters.local.volumes.filesystem import clone_file, copy_bytes, next_data
-from gpudev.adapters.local.volumes.tree_walk import TreeWalk, ensure_passable, exclusive_access, open_unreadable_file
+from gpudev.adapters.local.volumes.tree_walk import (
+    MAX_PATH_LENGTH,
+    TreeWalk,
+    ensure_passable,
+    exclusive_access,
+    open_unreadable_file,
+)
 from gpudev.domain.disks.contents import Contents, DiskEntry, DiskEntryKind
 
 # Contents: counts, sizes and the entries nearest to the top. Memory use does not depend on the number of files.
@@ -35,15 +41,15 @@ class ContentsCounter:
         self._folders = 0
         self._bytes = 0
 
-    def add(self, depth: int, path: str, found: os.stat_result) -> None:
-        """`depth`: that of the folder which contains it, 0 at the top."""
+    def add(self, depth: int, path: str | None, found: os.stat_result) -> None:
+        """`depth`: that of the folder which contains it, 0 at the top. `path` None: too long."""
         if stat.S_ISDIR(found.st_mode):
             self._folders += 1
         else:
             self._files += 1
         if stat.S_ISREG(found.st_mode):
             self._bytes += found.st_size
-        if len(path) > _MAX_PATH_LENGTH:
+        if path is None or len(path) > _MAX_PATH_LENGTH:
             return
         # Entries near the top describe a disk best. The files of a cache must not crowd out the rest.
         if len(self._nearest) < self._most or (depth, path) < self._nearest[-1][:2]:
@@ -140,6 +146,9 @@ _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINK = (errno.EMLINK, errno.ENAMETOOLONG, errno.EXDEV, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP)
 _MAX_NOTES = 50
 _MAX_UNREAD_PATHS = 5
+_MAX_DEPTH = MAX_PATH_LENGTH
+"""Twice as deep as any path can name. Users can move folders meanwhile, which makes each level cost as much as all."""
+_TOO_DEEP = "nested too deeply: not copied"
 _REPLACED = "replaced during the copy"
 _UNREADABLE = "it cannot be read"
 _DUPLICATE_NAME = "replaced during the copy; the earlier one is kept"
@@ -264,18 +273,21 @@ class TreeCopy:
     # Folders
 
     def _enter(self, name: str) -> _Folder | None:
-        path = self._path(name)
+        if self._source.depth >= _MAX_DEPTH:
+            self._skip(self._path(name), _TOO_DEEP)
+            return None
+        path = self._source.find_path(name)
         try:
             os.mkdir(name, 0o700, dir_fd=self._target.fd)
         except FileExistsError:
-            self._skip(path, _DUPLICATE_NAME)
+            self._skip(self._path(name), _DUPLICATE_NAME)
             return None
         original_mode = ensure_passable(name, self._source.fd)
         try:
             found = self._source.enter(name)
         except OSError as error:
             os.rmdir(name, dir_fd=self._target.fd)
-            self._skip(path, _Skipped(error).reason)
+            self._skip(self._path(name), _Skipped(error).reason)
             return None
         self._target.enter(name)
         self._progress.folders += 1
@@ -357,8 +369,13 @@ class TreeCopy:
         finally:
             os.close(target)
         if self._settled_before_ns is not None or found.st_nlink > 1:
-            settled = self._is_settled(source, found)
-            self._files.add_file(found, self._path(name), settled=settled)
+            self._remember(found, name, settled=self._is_settled(source, found))
+
+    def _remember(self, found: os.stat_result, name: str, *, settled: bool) -> None:
+        """As a file that later names can be linked to. One without a usable path is copied again instead."""
+        path = self._source.find_path(name)
+        if path is not None:
+            self._files.add_file(found, path, settled=settled)
 
     def _is_settled(self, source: int, found: os.stat_result) -> bool:
         """Whether the file did not change while it was read, and its ctime shows every later change.
@@ -405,7 +422,7 @@ class TreeCopy:
             return False
         if not _try_link(self._earlier.top, file.path, self._target.fd, name):
             return False
-        self._files.add_file(found, self._path(name), settled=True)
+        self._remember(found, name, settled=True)
         self._progress.linked += 1
         self._progress.size_bytes += found.st_size
         self._count(name, found)
@@ -451,8 +468,10 @@ class TreeCopy:
             os.mknod(name, stat.S_IFCHR | 0o600, 0, dir_fd=self._target.fd)
         elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
             raise _Skipped("a device: not copied")
-        else:
+        elif stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
             raise _Skipped("a pipe or socket: it has no contents")
+        else:
+            raise _Skipped(_REPLACED)  # a file or folder by now
         with contextlib.suppress(PermissionError):
             os.chown(name, found.st_uid, found.st_gid, dir_fd=self._target.fd, follow_symlinks=False)
         times = (found.st_atime_ns, found.st_mtime_ns)
@@ -470,10 +489,12 @@ class TreeCopy:
     def _count(self, name: str, found: os.stat_result) -> None:
         self._progress.files += 1
         if self._contents is not None:
-            self._contents.add(self._source.depth, self._path(name), found)
+            self._contents.add(self._source.depth, self._source.find_path(name), found)
 
     def _path(self, name: str) -> str:
-        return f"{self._source.path}/{name}" if self._source.depth else name
+        """For people: of an entry whose path is too long, only the name."""
+        path = self._source.find_path(name)
+        return f"…/{name}" if path is None else path
 
     def _skip(self, path: str, reason: str | None) -> None:
         if reason is not None:

@@ -15,11 +15,17 @@ NOT_A_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors of entering a folder that was removed or replaced since its name was read."""
 
 
+MAX_PATH_LENGTH = 4096
+"""No system call takes a longer path."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     name: str
     """Empty for the top."""
     identity: tuple[int, int]
+    path: str | None
+    """From the top. None: too long. A path for each level of a deep tree would take quadratic time."""
 
 
 class TreeWalk:
@@ -27,8 +33,7 @@ class TreeWalk:
         """`top` is closed by the caller, and must remain open as long as this is used."""
         self._top = top
         self._fd = os.dup(top)
-        self._steps = [_Step("", _file_identity(top))]
-        self._path: str | None = ""
+        self._steps = [_Step("", _file_identity(top), "")]
 
     @property
     def fd(self) -> int:
@@ -40,17 +45,17 @@ class TreeWalk:
         """0 at the top."""
         return len(self._steps) - 1
 
-    @property
-    def path(self) -> str:
-        """The path of the current folder, relative to the top. Empty at the top."""
-        if self._path is None:
-            self._path = "/".join(step.name for step in self._steps[1:])
-        return self._path
+    def find_path(self, name: str) -> str | None:
+        """The path of an entry of the current folder, relative to the top. None: longer than any path may be."""
+        folder = self._steps[-1].path
+        if folder is None or len(folder) + len(name) >= MAX_PATH_LENGTH:
+            return None
+        return f"{folder}/{name}" if folder else name
 
     def enter(self, name: str) -> os.stat_result:
         fd = open_folder(name, self._fd)
         info = os.fstat(fd)
-        self._steps.append(_Step(name, (info.st_dev, info.st_ino)))
+        self._steps.append(_Step(name, (info.st_dev, info.st_ino), self.find_path(name)))
         self._move(fd)
         return info
 
@@ -102,7 +107,6 @@ class TreeWalk:
     def _move(self, fd: int) -> None:
         os.close(self._fd)
         self._fd = fd
-        self._path = None
 
 
 def _file_identity(fd: int) -> tuple[int, int]:
