@@ -5,7 +5,6 @@ import contextlib
 import gc
 import logging
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import structlog
 from gpudev.adapters.postgres.database.migrator import is_schema_current
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.domain.errors import Unavailable
+from gpudev.log_output import LineLoggerFactory, dropped_as_json, dropped_as_text
 from gpudev.ports.access import redact_keys, sanitize_text
 from gpudev.settings import DatabaseSettings, Settings
 
@@ -32,7 +32,6 @@ def configure_logging(settings: Settings) -> None:
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer(_dump_json)
     )
-    lines = structlog.PrintLoggerFactory(sys.stderr) if is_console else structlog.BytesLoggerFactory(sys.stderr.buffer)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -42,7 +41,7 @@ def configure_logging(settings: Settings) -> None:
             _single_line if is_console else _without_keys,
             renderer,
         ],
-        logger_factory=lines,
+        logger_factory=LineLoggerFactory(dropped_as_text if is_console else dropped_as_json),
         cache_logger_on_first_use=True,
     )
     libraries = logging.getLogger()
@@ -55,7 +54,14 @@ class _StructlogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = min(record.levelno, logging.ERROR)
-        log.log(level, "library.log", library=record.name, message=record.getMessage(), exc_info=record.exc_info)
+        fields: dict[str, Any] = {"library": record.name, "message": record.getMessage()}
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and level < logging.ERROR:
+            # A warning is about something that the library handles. In an outage of the database the pool writes many.
+            fields["error"] = str(error) or type(error).__name__
+        else:
+            fields["exc_info"] = record.exc_info
+        log.log(level, "library.log", **fields)
 
 
 def _without_keys(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
