@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 1.0
+_WRITABLE_SECONDS = 5.0
 
 
 def configure_logging(settings: Settings) -> None:
@@ -97,6 +98,42 @@ async def check_schema(stores: "Stores") -> None:
     async with stores.pool.acquire() as connection:
         if not await is_schema_current(connection):
             raise Unavailable("the database schema is not up to date: run gpu-dev-server migrate")
+
+
+class DatabaseReadiness:
+    """Whether the database can be used: it answers, its schema is current, and it can write.
+
+    Writing is tried rarely, and shared by all who ask: more often while it does not work, so that the end of an outage
+    is noticed soon.
+    """
+
+    def __init__(self, stores: "Stores", monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._stores = stores
+        self._monotonic = monotonic
+        self._error: Unavailable | None = None
+        self._checked_at = float("-inf")
+        self._checking = asyncio.Lock()
+
+    async def check(self) -> None:
+        """Raises Unavailable with the reason."""
+        await check_schema(self._stores)
+        async with self._checking:
+            if self._monotonic() - self._checked_at >= (_WRITABLE_SECONDS if self._error is None else _RETRY_SECONDS):
+                await self._check_writable()
+        if self._error is not None:
+            raise Unavailable(self._error.message) from self._error
+
+    async def _check_writable(self) -> None:
+        before, self._error = self._error, None
+        try:
+            await self._stores.pool.check_writable()
+        except Unavailable as error:
+            self._error = error
+        self._checked_at = self._monotonic()
+        if self._error is not None and before is None:
+            log.error("database.cannot_write", error=self._error.message)
+        elif before is not None and self._error is None:
+            log.info("database.can_write")
 
 
 async def wait_for_schema(stores: "Stores") -> None:
