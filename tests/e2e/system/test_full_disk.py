@@ -68,19 +68,38 @@ class Caller:
         }
         return self.ask("POST", "/v1/jobs/submit", ask)
 
+    def cancel_all(self) -> None:
+        listed = eventually(lambda: self.ask("GET", "/v1/jobs?limit=200"))
+        for job in listed.body["jobs"]:
+            done = eventually(lambda job=job: self.ask("POST", f"/v1/jobs/{job['job_id']}/cancel"))
+            assert done.status in (200, 202, 409), done
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    with small_disk(tmp_path / "state", megabytes=300) as disk:
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def disk(home: Path) -> Iterator[SmallDisk]:
+    with small_disk(home / "state", megabytes=300) as disk:
         yield disk
 
 
-@pytest.fixture
-def small(disk: SmallDisk, tmp_path: Path) -> Iterator[System]:
-    running = System.start(tmp_path, nodes=NODES)
+@pytest.fixture(scope="module")
+def small(disk: SmallDisk, home: Path) -> Iterator[System]:
+    running = System.start(home, nodes=NODES)
     yield running
     running.stop()
-    assert running.processes_with(str(tmp_path)) == [], "processes were left behind"
+    assert running.processes_with(str(home)) == [], "processes were left behind"
+
+
+@pytest.fixture
+def caller(small: System) -> Iterator[Caller]:
+    address = json.loads((small.home / "state" / "run" / "system.json").read_text())["api_url"]
+    caller = Caller(urlsplit(address).port or 0, small.add_user("ada"))
+    yield caller
+    caller.cancel_all()
 
 
 def pad(log: Path) -> None:
@@ -119,9 +138,7 @@ def _is_of(pid: int, system: System) -> bool:
         return False
 
 
-def test_everything_answers_again_by_itself_when_there_is_space(small: System, disk: SmallDisk) -> None:
-    address = json.loads((small.home / "state" / "run" / "system.json").read_text())["api_url"]
-    caller = Caller(urlsplit(address).port or 0, small.add_user("ada"))
+def test_everything_answers_again_by_itself_when_there_is_space(small: System, disk: SmallDisk, caller: Caller) -> None:
     logs, supervisor = small.home / "state" / "logs", small.pid("supervisor")
     before = caller.submit(hours=0.01)
     assert before is not None
@@ -157,9 +174,7 @@ def test_everything_answers_again_by_itself_when_there_is_space(small: System, d
     eventually(lambda: find_processor(small), "the processor was not started again")
     assert small.pid("supervisor") == supervisor, "nobody had to start it again"
     wait_for_status(caller, short["job_id"], "expired")
-    for job_id in [answer.body["job_id"] for answer in answers if answer.status == 202]:
-        done = eventually(lambda job_id=job_id: caller.ask("POST", f"/v1/jobs/{job_id}/cancel"))
-        assert done.status in (200, 202)
+    caller.cancel_all()
     after = eventually(caller.submit)
     assert after.status == 202, after
     wait_for_status(caller, after.body["job_id"], "active")
@@ -168,6 +183,25 @@ def test_everything_answers_again_by_itself_when_there_is_space(small: System, d
     reasons = [event.get("reason", "") for event in log_events(logs / "supervisor.log")]
     assert not any("preexec_fn" in reason for reason in reasons)
     log_events(logs / "processor.log")
+
+
+@pytest.mark.parametrize("part", ["postgres", "api"])
+def test_a_part_that_dies_on_a_full_disk_is_back_when_there_is_space(
+    small: System, disk: SmallDisk, caller: Caller, part: str
+) -> None:
+    supervisor, before = small.pid("supervisor"), small.pid(part)
+    with disk.full():
+        pad(small.home / "state" / "logs" / "supervisor.log")
+        os.kill(before, signal.SIGKILL)
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 3 and not psutil.pid_exists(before))
+        assert not small.ready()
+    eventually(small.ready, f"it is not ready again after the end of {part}")
+    assert small.pid("supervisor") == supervisor
+    eventually(lambda: small.find_pid(part) not in (None, before), "its pid file is missing")
+    answer = eventually(caller.submit)
+    assert answer.status == 202, answer
+    wait_for_status(caller, answer.body["job_id"], "active")
 
 
 def wait_for_status(caller: Caller, job_id: str, status: str) -> dict[str, Any]:
