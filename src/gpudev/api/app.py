@@ -1,5 +1,6 @@
 """The REST API's app: connects endpoints, workflows and ports. No decisions, no state of its own."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -56,6 +57,7 @@ def create_app(services: ApiDependencies, lifespan: Lifespan[FastAPI] | None = N
     )
     unreleased = SerializedUnreleasedView(services.unreleased)
     app.state.guard = guard = _request_guard(services)
+    app.state.stopping = asyncio.Event()
     addon_changes = _addons(services)
     for router in (
         _jobs(services, unreleased).router(),

@@ -14,7 +14,7 @@ from gpudev.adapters.postgres.database.listener import PostgresAccessChanges, Po
 from gpudev.adapters.postgres.stores import open_stores
 from gpudev.api.authentication import ApiKeyIdentity
 from gpudev.api.dependencies import ApiDependencies
-from gpudev.bootstrap.service_runtime import check_schema
+from gpudev.bootstrap.service_runtime import DatabaseReadiness
 from gpudev.domain.queue import PLANNING_LEASE
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import SystemClock
@@ -80,7 +80,7 @@ async def open_api_dependencies(settings: Settings, tracer: Tracer = NO_TRACER) 
             changes=changes,
             clock=clock,
             settings=settings,
-            ping=lambda: check_schema(stores),
+            ping=DatabaseReadiness(stores).check,
             aws_login=aws_login,
             oidc_login=OidcProvider(oidc, issuer, stores.used_tokens, clock, settings.server_names)
             if issuer is not None

@@ -9,7 +9,8 @@ import copy
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType
 
 import structlog
 import uvicorn
@@ -135,6 +136,15 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class GracefulServer(uvicorn.Server):
     """uvicorn's own server raises the signal again after it has stopped. That would kill the process before its
     dependencies are closed, and lose audit entries on a clean stop."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], object] = lambda: None) -> None:
+        """`on_stop` is called as soon as the server is told to stop: what never ends by itself has to end then."""
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_stop()
+        super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from gpudev.adapters.postgres.database.metrics_queries import PostgresEventHistory, PostgresSystemState
 from gpudev.bootstrap.listeners import SecondaryServer, bind_socket
-from gpudev.bootstrap.service_runtime import check_schema
+from gpudev.bootstrap.service_runtime import DatabaseReadiness
 from gpudev.domain.addresses import parse_bind_address
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.metrics.exposition import CONTENT_TYPE, Exposition, SystemExposition
@@ -74,7 +74,7 @@ class HealthAndMetrics:
             staleness=cache.staleness if cache is not None else dict,
         )
         self.watchdog = running.processor.watchdog
-        self.check_ready = lambda: check_schema(running.stores)
+        self.check_ready = DatabaseReadiness(running.stores).check
 
     def health_app(self) -> Starlette:
         """Health checks only, for a public listener."""

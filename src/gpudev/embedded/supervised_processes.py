@@ -4,6 +4,7 @@ A pid file has the pid, the process's start time and the boot id (`adapters.loca
 pid or a file from before a reboot does not match.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from gpudev.adapters.local.machine.processes import (
     ProcessIdentity,
     has_ended,
+    identify,
     identify_self,
     is_alive,
     open_pidfd,
@@ -22,15 +24,22 @@ from gpudev.adapters.local.machine.processes import (
 )
 from gpudev.domain.backoff import backoff
 from gpudev.domain.errors import Unavailable
+from gpudev.log_output import open_log_file
 
 SignalSteps = tuple[tuple[signal.Signals, float], ...]
 """Signals to send in order, each with the seconds to wait for it."""
 
 
 def write_pid_file(path: Path, process: ProcessIdentity) -> None:
+    """Best effort: with a full disk the process runs without its file, which is written later
+    (`Child.ensure_pid_file`)."""
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(f"{process.pid}\n{process.started}\n{process.boot}\n", encoding="ascii")
-    fresh.replace(path)
+    try:
+        fresh.write_text(f"{process.pid}\n{process.started}\n{process.boot}\n", encoding="ascii")
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 def find_process(path: Path) -> ProcessIdentity | None:
@@ -112,7 +121,7 @@ class Child:
         self._started_at = time.monotonic()
         self.starts += 1
         self.spec.before_start()
-        with self.spec.log_file.open("ab") as log:
+        with open_log_file(self.spec.log_file) as log:
             self._process = subprocess.Popen(
                 self.spec.command(),
                 env=dict(self.spec.environment),
@@ -158,6 +167,13 @@ class Child:
             return True
         return False
 
+    def ensure_pid_file(self) -> None:
+        """Writes the pid file of a process that was started when that was not possible."""
+        if self._process is None or self.spec.pid_file.exists() or self._process.poll() is not None:
+            return
+        if (process := identify(self._process.pid)) is not None:
+            write_pid_file(self.spec.pid_file, process)
+
     def _write_pid_file(self) -> None:
         write_pid_file(self.spec.pid_file, identify_self())
 
@@ -176,19 +192,27 @@ def end_orphan(spec: ChildSpec) -> ProcessIdentity | None:
 
 
 def rotate_log(log: Path, *, limit: int = _LOG_BYTES) -> bool:
-    """Copies a log above the limit and truncates it in place, because its writers keep it open for appending."""
+    """Copies a log above the limit and truncates it in place, because its writers keep it open for appending.
+
+    Raises OSError, for example if the disk is full. Nothing has changed then.
+    """
     try:
         if log.stat().st_size <= limit:
             return False
     except FileNotFoundError:
         return False
+    copy = log.with_name(f"{log.name}.new")
+    try:
+        copy.write_bytes(log.read_bytes())
+        copy.chmod(0o600)
+    except OSError:
+        copy.unlink(missing_ok=True)
+        raise
     for number in range(_LOG_COUNT - 1, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         if older.exists():
             older.replace(log.with_name(f"{log.name}.{number + 1}"))
-    fresh = log.with_name(f"{log.name}.1")
-    fresh.write_bytes(log.read_bytes())
-    fresh.chmod(0o600)
+    copy.replace(log.with_name(f"{log.name}.1"))
     os.truncate(log, 0)
     return True
 

@@ -8,7 +8,6 @@ import fcntl
 import os
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,8 @@ from gpudev.embedded.supervised_processes import (
 
 log = structlog.get_logger()
 
-_LOG_CHECK_SECONDS = 10.0
+_FILE_CHECK_SECONDS = 10.0
+_RETRY_SECONDS = 1.0
 _READINESS_POLL_SECONDS = 0.02
 
 
@@ -52,7 +52,7 @@ class Supervisor:
         self._is_stopping = False
         self._wake_up: int = -1
         self._lock_stat: os.stat_result | None = None
-        self._logs_checked_at = time.monotonic()
+        self._files_checked_at = time.monotonic()
 
     def run(self) -> int:
         """Returns when stopped (0), or when a process could not be started (1). All its processes have then ended."""
@@ -129,12 +129,17 @@ class Supervisor:
 
     def _keep_running(self) -> None:
         while not self._is_stopping:
-            if not self._owns_folder():
-                log.error("supervisor.folder_gone", folder=str(self._layout.home))
-                return
-            for child in self._children:
-                self._restart_if_due(child)
-            self._rotate_logs()
+            try:
+                if not self._owns_folder():
+                    log.error("supervisor.folder_gone", folder=str(self._layout.home))
+                    return
+                for child in self._children:
+                    self._restart_if_due(child)
+                self._check_files()
+            except Exception:
+                # Its end would end everything else, and nobody would start it again.
+                log.exception("supervisor.unexpected_error")
+                self._sleep(_RETRY_SECONDS)
             self._sleep(self._until_next_due())
 
     def _restart_if_due(self, child: Child) -> None:
@@ -145,23 +150,34 @@ class Supervisor:
             try:
                 child.start()
                 log.info("supervisor.restarted", part=child.spec.name, starts=child.starts)
-            except (GpuDevError, OSError, subprocess.SubprocessError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 delay = child.schedule_restart()
                 log.error("supervisor.start_failed", part=child.spec.name, reason=str(error), restart_in=delay)
 
     def _until_next_due(self) -> float:
         now = time.monotonic()
         return max(
-            0.0, min([_LOG_CHECK_SECONDS, *(child.restart_at - now for child in self._children if child.restart_at)])
+            0.0, min([_FILE_CHECK_SECONDS, *(child.restart_at - now for child in self._children if child.restart_at)])
         )
 
-    def _rotate_logs(self) -> None:
+    def _check_files(self) -> None:
+        """Logs that have become too long, and pid files that could not be written."""
         now = time.monotonic()
-        if now - self._logs_checked_at < _LOG_CHECK_SECONDS:
+        if now - self._files_checked_at < _FILE_CHECK_SECONDS:
             return
-        self._logs_checked_at = now
+        self._files_checked_at = now
+        self._ensure_own_pid_file()
+        for child in self._children:
+            child.ensure_pid_file()
         for file in [self._layout.log_file("supervisor"), *(child.spec.log_file for child in self._children)]:
-            rotate_log(file)
+            try:
+                rotate_log(file)
+            except OSError as error:
+                log.warning("supervisor.log_not_rotated", file=file.name, reason=str(error))
+
+    def _ensure_own_pid_file(self) -> None:
+        if not self._layout.pid_file("supervisor").exists():
+            supervised_processes.write_pid_file(self._layout.pid_file("supervisor"), identify_self())
 
     def _owns_folder(self) -> bool:
         """False: the folder was removed or replaced, so no command can find this system any more."""

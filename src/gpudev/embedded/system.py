@@ -20,6 +20,7 @@ from gpudev.embedded.layout import Layout
 from gpudev.embedded.listen_options import listen_environment
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.embedded.supervised_processes import ChildSpec, StartupStep, SupervisedService, SupervisedTask
+from gpudev.log_output import LineLoggerFactory
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
 POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
@@ -131,8 +132,10 @@ def main(arguments: Sequence[str]) -> int:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
-        ]
+        ],
+        logger_factory=LineLoggerFactory(),
     )
     rlimits.raise_open_files_limit(
         rlimits.DEFAULT_OPEN_FILES_LIMIT

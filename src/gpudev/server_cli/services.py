@@ -56,7 +56,7 @@ def api(host: str | None, port: int | None) -> None:
                 serve_metrics(settings, HealthAndMetrics(watchdog=sessions.watchdog, check_ready=services.ping)),
                 serve_tls_listener(config, settings),
             ):
-                await GracefulServer(config).serve()
+                await GracefulServer(config, on_stop=app.state.stopping.set).serve()
 
     uvloop.run(serve())
 

@@ -3,7 +3,6 @@
 Another user's reservations do not exist for the caller, unless the caller is an operator.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +14,14 @@ from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import MAX_CANDIDATES, ReservationId, ambiguous_id_error, parse_id_prefix
 from gpudev.domain.queue import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent, format_utc_time
+from gpudev.domain.reservations.reservation import (
+    WORKLOAD_NAMESPACE,
+    Reservation,
+    ReservationEvent,
+    format_minutes,
+    format_utc_time,
+    minutes_until,
+)
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import GpuUsage
 from gpudev.ports.queue import PlanView
@@ -204,11 +210,6 @@ def event_view(event: ReservationEvent) -> JobEvent:
     )
 
 
-def minutes_until(moment: datetime, now: datetime) -> int:
-    """Rounded up, never negative."""
-    return max(0, math.ceil((moment - now).total_seconds() / 60))
-
-
 def _gpus(reservation: Reservation, units: int) -> int:
     """0 for CPU slots, which are units but not GPUs."""
     return units if reservation.gpu_count else 0
@@ -219,8 +220,7 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
     if reservation.status is Status.ACTIVE and reservation.expires_at is not None:
         left = reservation.expires_at - now
         if left <= _ENDS_SOON:
-            minutes = minutes_until(reservation.expires_at, now)
-            sentences.append(f"this reservation ends in {minutes} minute{'' if minutes == 1 else 's'}")
+            sentences.append(f"this reservation ends in {format_minutes(minutes_until(reservation.expires_at, now))}")
     if reservation.status is Status.PENDING and now - reservation.created_at > _EXAMINED_WITHIN:
         since = format_utc_time(reservation.created_at, now)
         sentences.append(f"not examined by a processor since {since}: {_PROCESSOR_AWAY}")

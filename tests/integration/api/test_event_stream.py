@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -11,10 +12,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvicorn
 
 from gpudev.adapters.postgres.database.listener import PostgresReservationChanges
 from gpudev.api import app
 from gpudev.api.http.responses import EventStream, StreamItem
+from gpudev.bootstrap.listeners import GracefulServer
 from gpudev.domain.access.users import Role
 from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId
@@ -26,6 +29,7 @@ from gpudev.workflows.reservation_views import ReservationViews
 from gpudev.workflows.reservations.reservation_stream import ReservationStream
 from support.api.harness import Api, identifier, refused, submit
 from support.polling import eventually_async
+from support.ports import free_port
 
 
 @dataclass(frozen=True)
@@ -326,6 +330,32 @@ async def test_whoever_may_read_no_more_and_reads_nothing_is_not_waited_for() ->
     may_read = False
     await asyncio.wait_for(streaming, 20)
     assert left.is_set()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("seldom_looking")
+async def test_streams_end_in_order_as_soon_as_the_server_is_told_to_stop(
+    api: Api, ada: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    view = await submit(ada)
+    config = uvicorn.Config(
+        api.app, port=free_port(), lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=30
+    )
+    server = GracefulServer(config, on_stop=api.app.state.stopping.set)
+    serving = asyncio.create_task(server.serve())
+    await eventually_async(lambda: server.started)
+    async with AsyncExitStack() as opened:
+        address = f"http://127.0.0.1:{config.port}"
+        streams = [await opened.enter_async_context(follow(address, ada, view)) for _ in range(3)]
+        for stream in streams:
+            assert (await anext(stream)).event == "job"
+        told = time.monotonic()
+        server.handle_exit(signal.SIGTERM, None)
+        for stream in streams:
+            assert [sent.event async for sent in stream] == ["event"], "the response is complete"
+        await serving
+        assert time.monotonic() - told < 20, "nobody waits until they are cancelled"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.slow

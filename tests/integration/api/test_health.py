@@ -8,6 +8,7 @@ import pytest
 
 from gpudev.adapters.postgres.database.migrator import migrate
 from gpudev.adapters.postgres.stores import open_stores
+from gpudev.domain.errors import Unavailable
 from gpudev.embedded.postgres import EmbeddedPostgres
 from gpudev.settings import Settings
 from support.api.harness import Api, refused
@@ -47,6 +48,17 @@ async def test_a_database_that_never_answers_is_not_ready_in_time(api: Api, monk
     assert answer.status_code == 503
     assert answer.json()["checks"] == {"database": "does not answer", "processor": "unknown"}
     assert asyncio.get_running_loop().time() - begun < 3
+
+
+async def test_a_database_that_cannot_write_is_not_ready_and_it_is_said_why(api: Api) -> None:
+    async def refuse() -> None:
+        raise Unavailable("the database cannot write, its disk is full: could not extend file /srv/data/base/5/1259")
+
+    api.restart(ping=refuse)
+    for path in ("/health", "/health/ready"):
+        answer = await api.anonymous().get(path)
+        assert answer.status_code == 503
+        assert answer.json()["checks"] == {"database": "cannot write, its disk is full", "processor": "unknown"}
 
 
 @pytest.mark.slow

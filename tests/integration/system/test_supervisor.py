@@ -127,6 +127,21 @@ class TestLogs:
         assert not rotate_log(log)
         assert log.read_text() == "few words"
 
+    def test_a_copy_that_cannot_be_written_changes_nothing(self, tmp_path: Path) -> None:
+        log = tmp_path / "api.log"
+        log.write_bytes(b"0" * 100)
+        assert rotate_log(log, limit=50)
+        log.write_bytes(b"1" * 100)
+        (tmp_path / "api.log.new").mkdir()  # where the copy would go
+        for _ in range(3):
+            with pytest.raises(OSError, match=r"api\.log\.new"):
+                rotate_log(log, limit=50)
+        assert log.read_bytes() == b"1" * 100
+        assert (tmp_path / "api.log.1").read_bytes() == b"0" * 100
+        (tmp_path / "api.log.new").rmdir()
+        assert rotate_log(log, limit=50)
+        assert [(tmp_path / f"api.log.{n}").read_bytes()[:1] for n in (1, 2)] == [b"1", b"0"]
+
 
 class TestPidFiles:
     def test_a_pid_that_was_reused_names_nobody(self, tmp_path: Path) -> None:
@@ -167,6 +182,19 @@ class TestSupervising:
             os.kill(one.pid, signal.SIGKILL)
             assert wait_until(lambda: supervised_processes.find_process(layout.pid_file("one")) not in (None, one), 30)
             assert is_alive(two)
+
+    def test_a_part_starts_without_its_pid_file_which_is_written_when_that_is_possible(self, layout: Layout) -> None:
+        layout.make_folders()
+        in_the_way = layout.pid_file("one").with_name("one.pid.new")
+        in_the_way.mkdir()
+        code = "(home / 'started').touch(); " + LIVE
+        with supervising(layout, f"service:one:{code}") as process:
+            wait_for_step(process, "STEP supervisor ok")
+            assert wait_until((layout.home / "started").exists, 30)
+            assert not layout.pid_file("one").exists()
+            in_the_way.rmdir()
+            assert wait_until(layout.pid_file("one").exists, 30)
+            assert is_alive(part(layout, "one"))
 
     def test_a_part_that_keeps_dying_is_tried_again_ever_later(self, layout: Layout) -> None:
         code = "(home / f'start-{time.monotonic()}').touch()"

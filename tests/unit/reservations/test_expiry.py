@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.domain.reservations.reservation import format_minutes, minutes_until
 from gpudev.planning.reservations.expiry import Expire, NotDue, Warn, decide_expiry
+from gpudev.planning.reservations.reconcile_reservations import decide_running
 from gpudev.settings import TimingSettings
 from support.planner.reservation_factory import active, preparing
 from support.planner.situations import NOW
@@ -54,6 +56,27 @@ def test_while_it_is_prepared_the_clock_has_not_begun() -> None:
 def test_extending_arms_the_warnings_again() -> None:
     extended = active(30, warned_minutes=None)
     assert decide_expiry(extended, NOW, TIMING) == Warn(30, minutes(30))
+
+
+@given(st.sets(st.integers(1, 40), min_size=1, max_size=4), st.lists(st.floats(0.01, 45), min_size=2, max_size=20))
+def test_no_two_warnings_have_the_same_words(thresholds: set[int], lefts: list[float]) -> None:
+    timing = replace(TIMING, warning_minutes=tuple(sorted(thresholds, reverse=True)))
+    warned, texts = None, []
+    for left in sorted(lefts, reverse=True):
+        decision = decide_expiry(active(left, warned_minutes=warned), NOW, timing)
+        if isinstance(decision, Warn):
+            warned = decision.minutes
+            texts.append(format_minutes(minutes_until(NOW + decision.left, NOW)))
+    assert len(set(texts)) == len(texts)
+
+
+def test_a_short_reservation_is_warned_with_different_words_at_two_minutes_and_at_one() -> None:
+    timing = replace(TIMING, warning_minutes=(2, 1))
+    texts = []
+    for left, warned in ((1.2, None), (1, 2)):
+        decision = decide_running([active(left, warned_minutes=warned)], None, NOW, timing)
+        texts += [message for _, message in decision.messages]
+    assert ["in 2 minutes" in texts[0], "in 1 minute " in texts[1]] == [True, True]
 
 
 @given(st.floats(0.5, 300), st.lists(st.floats(0.01, 60), min_size=1, max_size=40))

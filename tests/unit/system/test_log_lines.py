@@ -22,6 +22,25 @@ def _as_it_was() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_warning_of_a_library_is_one_line_and_its_error_has_a_traceback(
+    log_format: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    configure_logging(Settings(log_format=log_format))
+    library = logging.getLogger("asyncpg.pool")
+    try:
+        raise ConnectionRefusedError(111, "Connection refused")
+    except ConnectionRefusedError:
+        library.warning("cannot open the pool's connections", exc_info=True)
+        warning = capfdbinary.readouterr().err.decode()
+        library.error("broken", exc_info=True)
+        error = capfdbinary.readouterr().err.decode()
+    assert warning.count("\n") == 1
+    assert "Connection refused" in warning
+    assert "Traceback" not in warning
+    assert "Traceback" in error
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
 def test_what_came_from_outside_stays_in_its_line_and_keys_stay_out(
     log_format: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -144,8 +144,9 @@ StreamItem = JobView | JobEvent | None
 
 
 class EventStream(Response):
-    """Sends items as they arrive. Ends with the source, with the client's disconnect, or when the client is no longer
-    authorized. None from the source means no news; a comment then keeps proxies from closing the idle connection.
+    """Sends items as they arrive. Ends with the source, with the client's disconnect, when the client is no longer
+    authorized, or when the server stops: the client then continues at the next one, after the last event it got. None
+    from the source means no news; a comment then keeps proxies from closing the idle connection.
 
     The source is closed before the request ends, so its resources are released.
     """
@@ -158,9 +159,10 @@ class EventStream(Response):
         is_allowed: Callable[[], Awaitable[bool]],
         slot: AbstractContextManager[None],
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         """`is_allowed` is checked before each item and periodically: a key may be revoked while the stream runs.
-        `slot` is held until the stream ends."""
+        `slot` is held until the stream ends. `stopping` is set when the server is about to stop."""
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -168,18 +170,23 @@ class EventStream(Response):
         self._is_allowed = is_allowed
         self._slot = slot
         self._keep_alive_seconds = keep_alive_seconds
+        self._stopping = stopping or asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._slot:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             streaming = asyncio.create_task(self._stream(send))
-            disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+            tasks: set[asyncio.Task[Any]] = {
+                streaming,
+                asyncio.create_task(_wait_for_disconnect(receive)),
+                asyncio.create_task(self._stopping.wait()),
+            }
             try:
-                await self._watch({streaming, disconnect})
+                await self._watch(tasks)
             finally:
-                streaming.cancel()
-                disconnect.cancel()
-                await asyncio.wait({streaming, disconnect})
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
         if not streaming.cancelled():
             streaming.result()
             return
@@ -187,7 +194,7 @@ class EventStream(Response):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await send(_LAST_MESSAGE)
 
-    async def _watch(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _watch(self, tasks: set[asyncio.Task[Any]]) -> None:
         """Until a task is done or the client is no longer authorized."""
         while True:
             done, _ = await asyncio.wait(

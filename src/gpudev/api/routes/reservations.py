@@ -199,4 +199,9 @@ class JobEndpoints:
         found = await find_job(self.reservations, caller.user, job_id)
         guard: RequestGuard = request.app.state.guard
         items = self.stream.watch(found.reservation_id, last_event_id)
-        return EventStream(items, partial(guard.is_still_authorized, request), guard.reserve_stream(request))
+        return EventStream(
+            items,
+            partial(guard.is_still_authorized, request),
+            guard.reserve_stream(request),
+            stopping=request.app.state.stopping,
+        )

@@ -146,12 +146,14 @@ def _gpu_type_view(gpu_type: GpuType) -> GpuTypeView:
     )
 
 
-# Health. Live: this process answers. Ready: the database answers too. Without a processor the API is ready, because it
-# can accept and show reservations, but degraded.
+# Health. Live: this process answers. Ready: the database answers and can write too. Without a processor the API is
+# ready, because it can accept and show reservations, but degraded.
 
 
 READY_TIMEOUT_SECONDS = 2.0
-_NOT_READY: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "The database does not answer"}}
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {"model": Health, "description": "The database does not answer or cannot write"}
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +174,21 @@ class HealthEndpoints:
         return JsonResponse(Health(status="ok", version=__version__, checks={}))
 
     async def ready(self) -> Response:
-        """503 while the database does not answer within 2 seconds. `checks.processor` shows whether a processor is
-        alive."""
+        """503 while the database does not answer within 2 seconds, or cannot write; `checks.database` says why.
+        `checks.processor` shows whether a processor is alive."""
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 await self.ping()
                 planning = await self.is_planning()
-        except (Unavailable, TimeoutError):
-            checks = {"database": "does not answer", "processor": "unknown"}
+        except (Unavailable, TimeoutError) as error:
+            checks = {"database": _describe_outage(error), "processor": "unknown"}
             return JsonResponse(Health(status="unavailable", version=__version__, checks=checks), 503)
         checks = {"database": "ok", "processor": "alive" if planning else "not alive"}
         return JsonResponse(Health(status="ok" if planning else "degraded", version=__version__, checks=checks))
+
+
+def _describe_outage(error: Unavailable | TimeoutError) -> str:
+    """Without the part after a colon, which is the cause (hosts, ports, paths): only for the log."""
+    if not isinstance(error, Unavailable):
+        return "does not answer"
+    return error.message.partition(": ")[0].removeprefix("the database ")

@@ -1,5 +1,6 @@
 """A reservation: draft, row, history event."""
 
+import math
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -149,7 +150,16 @@ class ReservationEvent:
     version: int
 
 
-# Times in server texts: UTC, with the date unless it is today.
+# Times in server texts: UTC, with the date unless it is today; what is left, in minutes.
+
+
+def minutes_until(moment: datetime, now: datetime) -> int:
+    """Rounded up, so that warnings at different thresholds have different words. Never negative."""
+    return max(0, math.ceil((moment - now).total_seconds() / 60))
+
+
+def format_minutes(minutes: int) -> str:
+    return f"{minutes} minute{'' if minutes == 1 else 's'}"
 
 
 def format_utc_time(moment: datetime, now: datetime) -> str:

@@ -9,7 +9,13 @@ from gpudev.domain.ids import short_id
 from gpudev.domain.notifications import HISTORY_KINDS, Notification, NotificationKind
 from gpudev.domain.reservations.changes import TIME_IS_OVER
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, ReservationEvent, format_utc_time
+from gpudev.domain.reservations.reservation import (
+    Reservation,
+    ReservationEvent,
+    format_minutes,
+    format_utc_time,
+    minutes_until,
+)
 
 GIVE_UP_AFTER = timedelta(days=1)
 _FIRST_PAUSE = timedelta(seconds=30)
@@ -57,13 +63,12 @@ def _warning(reservation: Reservation, now: datetime) -> Notification | None:
     end = reservation.expires_at
     if reservation.status is not Status.ACTIVE or end is None or reservation.warned_minutes is None or end <= now:
         return None
-    minutes = max(1, round((end - now).total_seconds() / 60))
     text = (
         f"{_about(reservation)}, ends at {format_utc_time(end, now)}. "
         f"To stay: gpu-dev extend {short_id(reservation.reservation_id)} --hours 1"
     )
     return Notification(
-        NotificationKind.WARNING, f"{_name(reservation)} ends in {minutes} minute{'' if minutes == 1 else 's'}", text
+        NotificationKind.WARNING, f"{_name(reservation)} ends in {format_minutes(minutes_until(end, now))}", text
     )
 
 

@@ -5,14 +5,14 @@ one change per reservation and cycle: each is guarded by the version that was re
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import assert_never
 
 from gpudev.domain.ids import short_id
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, format_utc_time
+from gpudev.domain.reservations.reservation import Reservation, format_minutes, format_utc_time, minutes_until
 from gpudev.planning.decisions import Decisions
 from gpudev.planning.reservations.expiry import Expire, Warn, decide_expiry
 from gpudev.planning.reservations.expiry import NotDue as NotYet
@@ -89,8 +89,9 @@ def _decide_time(reservation: Reservation, now: datetime, timing: TimingSettings
             # With the time of day, because users who log in later also see it.
             end = format_utc_time(reservation.expires_at, now) if reservation.expires_at else "soon"
             extend = f"gpu-dev extend {short_name(reservation)}"
-            text = f"gpu-dev: this dev server ends at {end}, in {_minutes(left)} ({extend})"
-            decisions.changes.append(changes.warned(reservation, minutes, _minutes(left)))
+            in_minutes = format_minutes(minutes_until(now + left, now))
+            text = f"gpu-dev: this dev server ends at {end}, in {in_minutes} ({extend})"
+            decisions.changes.append(changes.warned(reservation, minutes, in_minutes))
             decisions.messages.append((reservation.reservation_id, text))
             return True
         case NotYet(next_at):
@@ -163,11 +164,6 @@ def _complete_launch(reservation: Reservation, now: datetime, decisions: Decisio
 
 def short_name(reservation: Reservation) -> str:
     return short_id(reservation.reservation_id)
-
-
-def _minutes(left: timedelta) -> str:
-    minutes = max(1, round(left.total_seconds() / 60))
-    return f"{minutes} minute{'s' if minutes != 1 else ''}"
 
 
 # Expiry without a running processor (used by `expire`). Starts nothing and treats nothing as lost.

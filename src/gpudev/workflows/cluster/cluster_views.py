@@ -13,7 +13,7 @@ from gpudev.domain.cluster import Allocation, GpuType, Node
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation, minutes_until
 from gpudev.planning.cluster.availability import PlannedUse, compute_availability, free_units, usage_timeline
 from gpudev.planning.queue.plan import Request
 from gpudev.planning.queue.start_quotes import allocations_of, estimate_position
@@ -24,7 +24,7 @@ from gpudev.ports.reservations import UnreleasedView
 from gpudev.settings import LimitSettings, TimingSettings
 from gpudev.wire.cluster import AvailabilityList, ClosedNode, ClusterStatus, GpuAvailability, NodeView
 from gpudev.wire.queue import ClusterPlan, PlannedStart, PlanNode, PlanStep, TypePlan
-from gpudev.workflows.reservation_views import current_estimate, minutes_until, sees_everything, wait_minutes
+from gpudev.workflows.reservation_views import current_estimate, sees_everything, wait_minutes
 
 _LAST_IN_LINE = 2**62
 _LIVE_FOR = timedelta(minutes=1)

@@ -23,9 +23,12 @@ from gpudev.adapters.local.machine.isolation import (
 )
 from gpudev.adapters.local.machine.launch_spec import LaunchSpec
 
+_SPACE_BYTES = 64 * 1024
+
 
 def probe_isolation(state_dir: Path, requested: IsolationMode | None) -> IsolationResult:
-    """The best mode that works, or the requested one. Raises OSError when the requested one does not work."""
+    """The best mode that works, or the requested one. Raises OSError when the requested one does not work, or when the
+    state folder cannot be written: a full disk must not weaken the isolation."""
     rejections: list[str] = []
     candidates = (requested,) if requested is not None else candidate_modes(os.geteuid() == 0, linux.IS_LINUX)
     for mode in candidates:
@@ -37,7 +40,7 @@ def probe_isolation(state_dir: Path, requested: IsolationMode | None) -> Isolati
 
 
 def probe_mode(mode: IsolationMode, state_dir: Path) -> str | None:
-    """Why the mode does not work. None: it works."""
+    """Why the mode does not work. None: it works. Raises OSError when that cannot be found out."""
     if mode is IsolationMode.PLAIN:
         return None
     folder = Path(tempfile.mkdtemp(prefix="probe-", dir=state_dir))
@@ -45,6 +48,7 @@ def probe_mode(mode: IsolationMode, state_dir: Path) -> str | None:
         for name in ("home", "workspace", "run", "root", "tmp", "var-tmp"):
             (folder / name).mkdir()
         folder.chmod(0o755)  # mkdtemp's 0700 is not part of the test
+        (folder / "space").write_bytes(bytes(_SPACE_BYTES))  # raises: a full disk says nothing about the mode
         return _run_in_child(lambda: _enter_and_exec(_probe_launch(mode, folder), folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

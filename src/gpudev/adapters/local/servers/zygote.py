@@ -34,6 +34,7 @@ from gpudev.adapters.local.machine.processes import identify
 from gpudev.adapters.local.servers import pid1
 from gpudev.adapters.local.servers.pid1_reports import LAUNCH_FILE
 from gpudev.adapters.local.sshd.server import preload
+from gpudev.log_output import make_standard_error_lossy
 
 _MAX_STATUSES = 1000
 _MAX_REQUEST_BYTES = 65536
@@ -43,6 +44,7 @@ _MAX_DESCRIPTORS = 4
 def main(arguments: list[str]) -> int:
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
+    make_standard_error_lossy()
     requested_mode = IsolationMode(arguments[2]) if len(arguments) > 2 else None
     preload()
     try:

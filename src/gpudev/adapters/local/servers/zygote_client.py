@@ -14,6 +14,7 @@ from typing import Any
 from gpudev.adapters.local.machine.isolation import IsolationMode, IsolationResult
 from gpudev.adapters.local.machine.processes import ProcessIdentity, identify, wait_until_ended
 from gpudev.domain.errors import ClusterError, Unavailable
+from gpudev.log_output import open_log_file
 
 _ANSWER_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 2.0
@@ -125,7 +126,7 @@ def _start_zygote(state_dir: Path, requested_mode: IsolationMode | None) -> _Run
     ours, theirs = socket.socketpair()
     ours.settimeout(_ANSWER_TIMEOUT_S)
     command = [sys.executable, "-P", "-m", "gpudev.adapters.local.servers.zygote", str(theirs.fileno()), str(state_dir)]
-    with theirs, (state_dir / "zygote.log").open("ab") as log:
+    with theirs, open_log_file(state_dir / "zygote.log") as log:
         process = subprocess.Popen(
             command if requested_mode is None else [*command, requested_mode.value],
             pass_fds=(theirs.fileno(),),

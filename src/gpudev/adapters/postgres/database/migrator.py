@@ -13,7 +13,7 @@ from importlib.resources import files
 
 import asyncpg
 
-from gpudev.adapters.postgres.database.pool import Connection, connect
+from gpudev.adapters.postgres.database.pool import Connection, connect, translate_errors
 from gpudev.adapters.postgres.database.roles import ensure_roles, grant_privileges
 from gpudev.domain.cluster import GpuType, load_catalogue
 from gpudev.domain.errors import Conflict
@@ -70,6 +70,11 @@ async def migrate(database: DatabaseSettings, *, roles: bool = False, refuse_new
     `roles`: also create the services' roles. Existing roles get their privileges in any case. `refuse_newer`: raise
     NewerSchema, and change nothing, where a later version has been.
     """
+    with translate_errors():
+        return await _migrate(database, roles=roles, refuse_newer=refuse_newer)
+
+
+async def _migrate(database: DatabaseSettings, *, roles: bool, refuse_newer: bool) -> list[Migration]:
     connection = await connect(database)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)

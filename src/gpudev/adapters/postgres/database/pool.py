@@ -34,6 +34,17 @@ SHUTTING_DOWN = (
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
 )
+_CANNOT_WRITE: tuple[tuple[type[asyncpg.PostgresError], str], ...] = (
+    (asyncpg.DiskFullError, "cannot write, its disk is full"),
+    (asyncpg.ReadOnlySQLTransactionError, "is read-only"),
+    (asyncpg.OutOfMemoryError, "is out of memory"),
+    (asyncpg.InsufficientResourcesError, "lacks resources"),
+    (asyncpg.PostgresIOError, "cannot use its disk"),
+)
+"""SQLSTATE class 53 and its like: the server answers, but not everything works until an operator acts. The first match
+counts."""
+_SPILL_ROWS = 16_000
+"""Some 256 kB, more than `work_mem` in `check_writable`."""
 
 
 async def connect(database: DatabaseSettings, **kwargs: Any) -> asyncpg.Connection[asyncpg.Record]:
@@ -108,9 +119,25 @@ class Pool:
         async with self.acquire() as connection:
             await connection.fetchval("SELECT 1")
 
+    async def check_writable(self) -> None:
+        """Raises Unavailable with the reason.
+
+        A small write to a table says nothing, because its page and the log may have room left on a full disk. A result
+        that does not fit into memory needs new room on the disk, for a moment, and leaves nothing behind.
+        """
+        async with self.transaction() as connection:
+            await connection.execute("SET LOCAL work_mem = '64kB'")
+            is_read_only = await connection.fetchval(
+                "SELECT current_setting('transaction_read_only')::bool FROM generate_series(1, $1::int) LIMIT 1",
+                _SPILL_ROWS,
+            )
+        if is_read_only:
+            raise Unavailable("the database is read-only")
+
 
 class translate_errors:  # noqa: N801 - used like a function
-    """`with translate_errors(): …` raises Unavailable when the server cannot be reached. Other errors pass."""
+    """`with translate_errors(): …` raises Unavailable when the server cannot be reached, or lacks what it needs to do
+    its work, such as space on its disk. Other errors pass."""
 
     def __enter__(self) -> None:
         return None
@@ -118,8 +145,15 @@ class translate_errors:  # noqa: N801 - used like a function
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, Unavailable):
             return
-        if isinstance(error, UNREACHABLE + SHUTTING_DOWN) or _is_closed_by_server(error):
-            raise Unavailable(f"the database does not answer: {str(error) or type(error).__name__}") from error
+        if (outage := describe_outage(error)) is not None:
+            raise Unavailable(f"the database {outage}: {str(error) or type(error).__name__}") from error
+
+
+def describe_outage(error: BaseException | None) -> str | None:
+    """What is wrong with the database. None: nothing, or it is an error of the caller."""
+    if isinstance(error, UNREACHABLE + SHUTTING_DOWN) or _is_closed_by_server(error):
+        return "does not answer"
+    return next((outage for kind, outage in _CANNOT_WRITE if isinstance(error, kind)), None)
 
 
 def _is_closed_by_server(error: BaseException | None) -> bool:
