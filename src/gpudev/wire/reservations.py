@@ -18,7 +18,7 @@ class SubmitRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     gpu_count: int = field(
-        default=1, metadata=_doc("GPUs: 1, 2, 4, 8, 16, 24 or 32; 0 for a CPU type", ge=0, le=64, strict=True)
+        default=1, metadata=_doc("GPUs: 1, 2, 4, 8, 16, 24 or 32; 0 for a CPU type", ge=0, strict=True)
     )
     gpu_type: str | None = field(
         default=None, metadata=_doc("GPU type; without it, the only type that has nodes", max_length=50)

@@ -15,7 +15,13 @@ from gpudev.domain.errors import NotFound
 from gpudev.domain.ids import MAX_CANDIDATES, ReservationId, ambiguous_id_error, parse_id_prefix
 from gpudev.domain.queue import CONFIDENCE, Estimate, QueuePlan
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import WORKLOAD_NAMESPACE, Reservation, ReservationEvent, format_utc_time
+from gpudev.domain.reservations.reservation import (
+    WORKLOAD_NAMESPACE,
+    Reservation,
+    ReservationEvent,
+    find_utc_times,
+    format_utc_time,
+)
 from gpudev.ports.clock import Clock
 from gpudev.ports.cluster import GpuUsage
 from gpudev.ports.queue import PlanView
@@ -129,7 +135,7 @@ def job_view(
         gpu_type=reservation.gpu_type,
         gpu_count=reservation.gpu_count,
         node_count=reservation.node_count,
-        duration_hours=reservation.duration.total_seconds() / 3600,
+        duration_hours=_duration(reservation).total_seconds() / 3600,
         priority=reservation.priority,
         created_at=reservation.created_at,
         launched_at=reservation.launched_at,
@@ -161,6 +167,10 @@ def job_view(
         warning=_warning(reservation, plan, now),
         wait_until=reservation.wait_until if waiting else None,
         setup_outcome=reservation.setup_outcome,
+        scratch_reason=reservation.scratch_reason,
+        command=reservation.command,
+        exit_code=reservation.exit_code,
+        outcome=reservation.outcome,
     )
 
 
@@ -201,12 +211,20 @@ def event_view(event: ReservationEvent) -> JobEvent:
         status=event.status.value,
         version=event.version,
         message=event.message,
+        times=find_utc_times(event.message, event.at),
     )
 
 
 def minutes_until(moment: datetime, now: datetime) -> int:
     """Rounded up, never negative."""
     return max(0, math.ceil((moment - now).total_seconds() / 60))
+
+
+def _duration(reservation: Reservation) -> timedelta:
+    """With extensions, from its start on."""
+    if reservation.launched_at is None or reservation.expires_at is None:
+        return reservation.duration
+    return reservation.expires_at - reservation.launched_at
 
 
 def _gpus(reservation: Reservation, units: int) -> int:
@@ -227,5 +245,6 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
     if reservation.status is Status.QUEUED and plan is not None and now - plan.made_at > _PLANNED_WITHIN:
         sentences.append(f"the queue was not examined since {format_utc_time(plan.made_at, now)}: {_PROCESSOR_AWAY}")
     if reservation.disk_id is None and not reservation.status.is_terminal:
-        sentences.append("/home/dev is scratch space and is lost at the end of this reservation")
+        because = f", because {reservation.scratch_reason}" if reservation.scratch_reason else ""
+        sentences.append(f"/home/dev is scratch space and is lost at the end of this reservation{because}")
     return "; ".join(sentences) or None
