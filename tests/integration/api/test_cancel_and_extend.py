@@ -73,10 +73,10 @@ async def test_one_that_a_person_cancelled_says_that(ada: httpx2.AsyncClient) ->
         assert (ended["exit_code"], ended["outcome"]) == (None, "cancelled")
 
 
-@pytest.mark.parametrize("body", [{"exit_code": 256}, {"exit_code": -1}, {"exit_code": "0"}, {"because": "so"}])
+@pytest.mark.parametrize("body", [{"exit_code": 256}, {"exit_code": -1}, {"exit_code": "0"}, {"exit": 0}])
 async def test_an_end_that_cannot_be_is_refused(ada: httpx2.AsyncClient, body: dict[str, Any]) -> None:
     view = await submit(ada)
-    refused(await ada.post(f"/v1/jobs/{view['job_id']}/cancel", json=body), 422, "invalid")
+    refused(await ada.post(f"/v1/jobs/{view['job_id']}/cancel", json=body), 422, "invalid", *body)
     assert (await ada.get(f"/v1/jobs/{view['job_id']}")).json()["status"] == "pending"
 
 
