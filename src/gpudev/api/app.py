@@ -165,6 +165,7 @@ def _jobs(services: ApiDependencies, unreleased: UnreleasedView) -> JobEndpoints
             timing=settings.timing,
             fixed_cluster=settings.cluster == "local",
             has_disks=settings.has_disks,
+            has_images=settings.cluster != "local",
             disk_limits=settings.disks,
             disk_locations=services.disk_locations,
         ),

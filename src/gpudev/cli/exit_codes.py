@@ -1,6 +1,7 @@
 """Exit codes, their errors, and how errors are printed."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
@@ -87,7 +88,7 @@ def exit_code_of(error: ClientError) -> ExitCode:
 
 def error_text(error: ClientError) -> str:
     """For terminals."""
-    sentences = (error.message.strip(), error.next_step.strip())
+    sentences = (_message_in_own_zone(error).strip(), error.next_step.strip())
     return "Error: " + " ".join(_with_full_stop(sentence) for sentence in sentences if sentence)
 
 
@@ -97,6 +98,19 @@ def error_json(error: ClientError) -> dict[str, Any]:
     if error.next_step:
         own["next_step"] = error.next_step
     return {**error.problem, **own}
+
+
+def _message_in_own_zone(error: ClientError) -> str:
+    times = error.problem.get("times")
+    if not isinstance(times, dict) or not times:
+        return error.message
+    from gpudev.cli import formatting  # slow to load
+
+    try:
+        moments = {text: datetime.fromisoformat(str(moment)) for text, moment in times.items()}
+    except ValueError:
+        return error.message
+    return formatting.in_own_zone(error.message, moments, formatting.utc_now())
 
 
 def _with_full_stop(sentence: str) -> str:

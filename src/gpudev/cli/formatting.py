@@ -1,5 +1,6 @@
 """Formatting of reservations: times in the local time zone, waits in minutes. Pure; takes `now`."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gpudev.domain.reservations.lifecycle import Status
@@ -85,6 +86,13 @@ def local_time(time: datetime, now: datetime) -> str:
         local = time.astimezone(UTC)
     day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
     return f"{day}{local:%H:%M} {local:%Z}".rstrip()
+
+
+def in_own_zone(text: str, times: Mapping[str, datetime], now: datetime) -> str:
+    """A server's text with its UTC times in the local zone. `times`: by how they are written in the text."""
+    for written in sorted(times, key=len, reverse=True):  # '2026-03-02 14:05 UTC' contains '14:05 UTC'
+        text = text.replace(written, local_time(times[written], now))
+    return text
 
 
 def headline(job: JobView) -> str:

@@ -26,6 +26,12 @@ class Invalid(GpuDevError):
         self.field = field
 
 
+class ImageUnsupported(Invalid):
+    """Dev servers here are not containers."""
+
+    code = "image_unsupported"
+
+
 class Unauthenticated(GpuDevError):
     code = "unauthenticated"
 

@@ -11,6 +11,7 @@ from gpudev.domain.disks.contents import Contents
 from gpudev.domain.disks.operations import MakeReady, OperationId, PutAway
 from gpudev.domain.errors import ClusterError, Conflict, GpuDevError, NotFound, Stale, Unavailable
 from gpudev.domain.ids import DiskId
+from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.attachment import (
     AttachmentFailed,
@@ -19,12 +20,14 @@ from gpudev.planning.disks.attachment import (
     RequestOperation,
     VolumeReady,
     WaitForOperation,
+    WaitForRelease,
     attach_at_once,
     decide_attach,
     decide_put_away,
     disk_ready_change,
     disk_step_change,
     home_volume_of,
+    release_wait_change,
 )
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import AttachmentStore, ContentsStore, DiskAttachment
@@ -95,7 +98,11 @@ class DiskAttacher:
                 self._stop_awaiting(held)
                 raise DiskFailed(decision.reason)
             case WaitForOperation():
-                await self._record_step(reservation, decision.step)
+                now = self._clock.now()
+                await self._record(disk_step_change(reservation, decision.step, now, self._timing))
+                raise AttachmentPending(decision.step)
+            case WaitForRelease():
+                await self._record(release_wait_change(reservation, decision, self._clock.now(), self._timing))
                 raise AttachmentPending(decision.step)
             case RequestOperation():
                 raise AttachmentPending("requested again")
@@ -169,8 +176,7 @@ class DiskAttacher:
         assert operation is not None  # always set for a request with a key
         return operation.operation_id
 
-    async def _record_step(self, reservation: Reservation, step: str) -> None:
-        change = disk_step_change(reservation, step, self._clock.now(), self._timing)
+    async def _record(self, change: Change | None) -> None:
         if change is not None:
             await self._reservations.apply_change(change, now=self._clock.now())
 

@@ -21,7 +21,8 @@ class ReserveOptions(TypedDict, total=False):
     name: str | None
     """Name of the reservation."""
     disk: str | None
-    """Disk to mount as /home/dev; "none": scratch space; by default your disk `default` if it is free."""
+    """Disk to mount as /home/dev; "none": scratch space; by default your disk `default`, unless another of your live
+    reservations has it (then the reservation's `scratch_reason` says so)."""
     image: str | None
     """Container image (Kubernetes)."""
     github_user: str | None

@@ -22,7 +22,7 @@ class GpuAvailability:
     multinode: bool
     total_cluster_gpus: int
     available_gpus: int
-    max_reservable: int
+    max_reservable: int = field(metadata={"description": "The most GPUs that one reservation could start with now"})
     full_nodes_available: int
     running_instances: int
     desired_capacity: int
@@ -108,3 +108,5 @@ class Problem:
     code: str
     field: str | None = None
     request_id: str | None = None
+    times: dict[str, datetime] | None = None
+    """Times in `detail`: each as written there (UTC), and as a timestamp. Absent: there are none."""

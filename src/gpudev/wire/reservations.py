@@ -18,7 +18,7 @@ class SubmitRequest:
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     gpu_count: int = field(
-        default=1, metadata=_doc("GPUs: 1, 2, 4, 8, 16, 24 or 32; 0 for a CPU type", ge=0, le=64, strict=True)
+        default=1, metadata=_doc("GPUs: 1, 2, 4, 8, 16, 24 or 32; 0 for a CPU type", ge=0, strict=True)
     )
     gpu_type: str | None = field(
         default=None, metadata=_doc("GPU type; without it, the only type that has nodes", max_length=50)
@@ -36,7 +36,10 @@ class SubmitRequest:
     image: str | None = field(default=None, metadata=_doc("Container image (Kubernetes)", max_length=255))
     disk_name: str | None = field(
         default=None,
-        metadata=_doc("Disk for /home/dev; 'none': scratch; absent: your default disk if free", max_length=63),
+        metadata=_doc(
+            "Disk for /home/dev; 'none': scratch; absent: your default disk, unless another live reservation has it",
+            max_length=63,
+        ),
     )
     max_wait_hours: float | None = field(
         default=None,
@@ -56,6 +59,25 @@ class SubmitRequest:
         default=None,
         repr=False,
         metadata=_doc("Text of a start-up script, run once the dev server is ready", max_length=65_536),
+    )
+    command: str | None = field(
+        default=None,
+        repr=False,
+        metadata=_doc(
+            "The command that the client will run there, for lists; the server does not run it", max_length=1000
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelRequest:
+    """Optional. A client that ran a command reports how it ended."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    exit_code: int | None = field(
+        default=None,
+        metadata=_doc("Exit code of its command; absent: cancelled by a person", ge=0, le=255, strict=True),
     )
 
 
@@ -119,7 +141,7 @@ class JobView:
     gpu_type: str
     gpu_count: int
     node_count: int
-    duration_hours: float
+    duration_hours: float = field(metadata=_doc("Hours from ready to its planned end, extensions included"))
     priority: int = field(default=0, metadata=_doc("Higher goes first; set by operators"))
     created_at: datetime
     launched_at: datetime | None
@@ -162,6 +184,18 @@ class JobView:
         default=None,
         metadata=_doc("Utilization of its GPUs, if measured. Only for a single reservation"),
     )
+    scratch_reason: str | None = field(
+        default=None,
+        metadata=_doc(
+            "Why it has scratch space instead of the default disk; null: it has a disk, or scratch was requested"
+        ),
+    )
+    command: str | None = field(default=None, metadata=_doc("The command that its client runs there, if it named one"))
+    exit_code: int | None = field(default=None, metadata=_doc("Exit code of its command; null: none reported"))
+    outcome: str | None = field(
+        default=None,
+        metadata=_doc("How it ended: done, exit N, killed, cancelled, expired or failed; null: it has not ended"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,3 +214,6 @@ class JobEvent:
     status: str
     version: int
     message: str
+    times: dict[str, datetime] = field(
+        default_factory=dict, metadata=_doc("Times in `message`: each as written there (UTC), and as a timestamp")
+    )

@@ -18,6 +18,7 @@ from gpudev.domain.reservations.reservation import (
     WORKLOAD_NAMESPACE,
     Reservation,
     ReservationEvent,
+    find_utc_times,
     format_minutes,
     format_utc_time,
     minutes_until,
@@ -135,7 +136,7 @@ def job_view(
         gpu_type=reservation.gpu_type,
         gpu_count=reservation.gpu_count,
         node_count=reservation.node_count,
-        duration_hours=reservation.duration.total_seconds() / 3600,
+        duration_hours=_duration(reservation).total_seconds() / 3600,
         priority=reservation.priority,
         created_at=reservation.created_at,
         launched_at=reservation.launched_at,
@@ -167,6 +168,10 @@ def job_view(
         warning=_warning(reservation, plan, now),
         wait_until=reservation.wait_until if waiting else None,
         setup_outcome=reservation.setup_outcome,
+        scratch_reason=reservation.scratch_reason,
+        command=reservation.command,
+        exit_code=reservation.exit_code,
+        outcome=reservation.outcome,
     )
 
 
@@ -207,7 +212,15 @@ def event_view(event: ReservationEvent) -> JobEvent:
         status=event.status.value,
         version=event.version,
         message=event.message,
+        times=find_utc_times(event.message, event.at),
     )
+
+
+def _duration(reservation: Reservation) -> timedelta:
+    """With extensions, from its start on."""
+    if reservation.launched_at is None or reservation.expires_at is None:
+        return reservation.duration
+    return reservation.expires_at - reservation.launched_at
 
 
 def _gpus(reservation: Reservation, units: int) -> int:
@@ -227,5 +240,6 @@ def _warning(reservation: Reservation, plan: QueuePlan | None, now: datetime) ->
     if reservation.status is Status.QUEUED and plan is not None and now - plan.made_at > _PLANNED_WITHIN:
         sentences.append(f"the queue was not examined since {format_utc_time(plan.made_at, now)}: {_PROCESSOR_AWAY}")
     if reservation.disk_id is None and not reservation.status.is_terminal:
-        sentences.append("/home/dev is scratch space and is lost at the end of this reservation")
+        because = f", because {reservation.scratch_reason}" if reservation.scratch_reason else ""
+        sentences.append(f"/home/dev is scratch space and is lost at the end of this reservation{because}")
     return "; ".join(sentences) or None

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gpudev.domain import errors
+from gpudev.domain.reservations.reservation import find_utc_times
 from gpudev.http_edge.error_responses import error_code, problem_title, problem_type, to_error_response
 from gpudev.wire.cluster import Problem
 from gpudev.wire.reservations import JobEvent, JobView
@@ -62,6 +63,7 @@ def problem_response(
         code=code,
         field=field,
         request_id=request_id,
+        times=find_utc_times(detail) or None,
     )
     return ProblemResponse(body, status, headers)
 

@@ -43,6 +43,7 @@ class V1Route(APIRoute):
         handle = super().get_route_handler()
         rule = get_rule(self.methods, self.path)
         takes_body = self.body_field is not None
+        needs_body = self.body_field is not None and self.body_field.field_info.is_required()
         # Name → whether it may be repeated.
         query = {field.alias: get_origin(field.field_info.annotation) is list for field in self.dependant.query_params}
 
@@ -51,7 +52,7 @@ class V1Route(APIRoute):
             await guard.admit(request, rule)
             if request.scope["query_string"]:
                 _check_query(request, query)
-            if takes_body:
+            if takes_body and (needs_body or _has_body(request)):
                 value = await _read_json(request)
                 request = _ParsedRequest(request.scope, request.receive, value)
             return await handle(request)
@@ -100,6 +101,10 @@ def _check_query(request: Request, known: Mapping[str, bool]) -> None:
             raise Invalid(f"unknown query parameter {name[:80]!r} ({expected})", field=name[:80])
         if count > 1 and not known[name]:
             raise Invalid(f"{name} is given {count} times; give it once", field=name)
+
+
+def _has_body(request: Request) -> bool:
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
 
 
 async def _read_json(request: Request) -> Any:

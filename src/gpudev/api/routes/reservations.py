@@ -32,7 +32,7 @@ from gpudev.domain.ids import UserId
 from gpudev.ports.access import UserStore
 from gpudev.ports.reservations import JobQuery, ReservationStore
 from gpudev.ports.sessions import AddonView
-from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import CancelRequest, ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 from gpudev.workflows.reservation_views import ReservationViews, find_job, sees_everything
 from gpudev.workflows.reservations.reservation_actions import Cancellation, Extension, Prioritisation
 from gpudev.workflows.reservations.reservation_stream import ReservationStream
@@ -84,7 +84,7 @@ class JobEndpoints:
             methods=["POST"],
             response_model=JobView,
             summary="Cancel a reservation",
-            responses=problem_responses(401, 404, 409, 422, 503),
+            responses=problem_responses(400, 401, 404, 409, 413, 415, 422, 503),
         )
         add(
             "/{job_id}/extend",
@@ -175,9 +175,10 @@ class JobEndpoints:
                 view.jupyter = addons.jupyter.status.state.value if addons.jupyter else None
         return JsonResponse(view)
 
-    async def cancel(self, job_id: JobId, caller: Caller) -> Response:
-        """Takes effect immediately; the GPUs are free once `released_at` is set. Idempotent."""
-        cancelled = await self.cancellation.cancel(caller.user, job_id)
+    async def cancel(self, job_id: JobId, caller: Caller, body: CancelRequest | None = None) -> Response:
+        """Takes effect immediately; the GPUs are free once `released_at` is set. Idempotent. A client that ran a
+        command there may send its exit code, which becomes the outcome."""
+        cancelled = await self.cancellation.cancel(caller.user, job_id, body.exit_code if body else None)
         return JsonResponse(await self.views.view(cancelled))
 
     async def extend(self, job_id: JobId, body: ExtendRequest, caller: Caller) -> Response:

@@ -5,7 +5,7 @@ import re
 from gpudev.domain.errors import Invalid
 
 DEFAULT_DISK = "default"
-"""The disk of a reservation that names none, if it is free."""
+"""The disk of a reservation that names none, unless another live reservation has it."""
 NO_DISK = "none"
 """As a disk name: scratch space, lost at release."""
 _NAME = re.compile(r"[a-z0-9-]{1,63}")

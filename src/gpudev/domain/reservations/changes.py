@@ -73,7 +73,7 @@ def delayed(
     why: str,
 ) -> Change:
     """Its guaranteed start became later than `promised`."""
-    before = f" instead of {promised:%Y-%m-%d %H:%M}" if promised else ""
+    before = f" instead of {promised:%Y-%m-%d %H:%M} UTC" if promised else ""
     when = f"now by {estimate.latest:%Y-%m-%d %H:%M} UTC{before}" if estimate.latest else "no new estimate yet"
     event = NewEvent("delayed", f"start delayed, {when}: {why}")
     return _update(row, event, estimate_columns(estimate, now, teardown_margin))
@@ -206,13 +206,18 @@ def expired(row: Reservation) -> Change:
 def command_ended(row: Reservation, command_exit: CommandExit) -> Change:
     """Its detached command has exited, with or without success."""
     failure = None if command_exit.exit_code == 0 else command_exit.summary
-    fields = {"failure_reason": failure, "step": None}
+    fields = {"failure_reason": failure, "exit_code": command_exit.exit_code, "step": None}
     return _move(row, Status.EXPIRED, NewEvent("expired", command_exit.message), fields)
 
 
-def cancelled(row: Reservation, message: str, now: datetime, failure_reason: str | None = None) -> Change:
-    """`failure_reason`: if the owner did not cancel it. A queued request without an allocation is released at once."""
+def cancelled(
+    row: Reservation, message: str, now: datetime, failure_reason: str | None = None, *, exit_code: int | None = None
+) -> Change:
+    """`failure_reason`: if the owner did not cancel it. `exit_code`: of the command that its client ran. A queued
+    request without an allocation is released at once."""
     fields: dict[str, Any] = {"cancelled_at": now, "step": None}
+    if exit_code is not None:
+        fields["exit_code"] = exit_code
     if failure_reason is not None:
         fields["failure_reason"] = failure_reason
     return Change(

@@ -1,6 +1,7 @@
 """A reservation: draft, row, history event."""
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,6 +30,8 @@ class ReservationSpec:
     github_user: str | None = None
     name: str | None = None
     image: str | None = None
+    command: str | None = None
+    """What its client runs there, for lists. None: it named nothing."""
     priority: int = 0
 
     def spec_fields(self) -> dict[str, Any]:
@@ -41,7 +44,10 @@ class ReservationDraft(ReservationSpec):
     """A checked request, not yet in the database."""
 
     disk_name: str | None = None
-    """A disk's name. None: the user's default disk if it is free, else scratch space. NO_DISK: scratch space."""
+    """A disk's name. None: the user's default disk, or scratch space if another live reservation has it. NO_DISK:
+    scratch space."""
+    scratch_reason: str | None = None
+    """Why it has no disk although none was requested. None: it has one, or scratch space was requested."""
     max_wait: timedelta | None = None
     """None: no limit."""
     personalization: Personalization = NO_PERSONALIZATION
@@ -72,6 +78,8 @@ class Reservation(ReservationSpec):
     created_at: datetime
     disk_id: DiskId | None = None
     disk_name: str | None = None
+    scratch_reason: str | None = None
+    """Why it has no disk although none was requested. None: it has one, or scratch space was requested."""
     preparing_at: datetime | None = None
     prepare_by: datetime | None = None
     """Its deadline for becoming ready, if its disk extended the usual one."""
@@ -86,6 +94,8 @@ class Reservation(ReservationSpec):
     step: str | None = None
     """The current step, for people."""
     failure_reason: str | None = None
+    exit_code: int | None = None
+    """Of its command. None: none reported."""
     warned_minutes: int | None = None
     """The smallest threshold already warned of for this expires_at; an extension clears it."""
     launch_attempts: int = 0
@@ -110,6 +120,17 @@ class Reservation(ReservationSpec):
     @property
     def is_released(self) -> bool:
         return self.released_at is not None
+
+    @property
+    def outcome(self) -> str | None:
+        """How it ended, in a word or two. None: it has not ended."""
+        if not self.status.is_terminal:
+            return None
+        if self.exit_code is not None and self.status is not Status.FAILED:
+            return f"exit {self.exit_code}" if self.exit_code else "done"
+        # Only a command that was killed leaves a reason on an expired reservation.
+        is_killed = self.status is Status.EXPIRED and self.failure_reason is not None
+        return "killed" if is_killed else self.status.value
 
     @property
     def needs_teardown(self) -> bool:
@@ -150,7 +171,11 @@ class ReservationEvent:
     version: int
 
 
-# Times in server texts: UTC, with the date unless it is today; what is left, in minutes.
+# Times in server texts: UTC, with the date unless it is today; what is left, in minutes. Beside each text, clients get
+# its times as timestamps, to show them in the user's own zone.
+
+
+_UTC_TIME = re.compile(r"\b(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d(?::\d\d)?) UTC\b")
 
 
 def minutes_until(moment: datetime, now: datetime) -> int:
@@ -167,3 +192,17 @@ def format_utc_time(moment: datetime, now: datetime) -> str:
     moment = moment.astimezone(UTC)
     day = "" if moment.date() == now.astimezone(UTC).date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M} UTC"
+
+
+def find_utc_times(text: str, written_at: datetime | None = None) -> dict[str, datetime]:
+    """The times in a text, by how they are written there. Without `written_at`, only those with a date."""
+    today = None if written_at is None else written_at.astimezone(UTC).date().isoformat()
+    times = {}
+    for match in _UTC_TIME.finditer(text):
+        day = match[1] or today
+        try:
+            if day is not None:
+                times[match[0]] = datetime.fromisoformat(f"{day}T{match[2]}").replace(tzinfo=UTC)
+        except ValueError:
+            continue  # part of somebody's own text, such as 99:99
+    return times

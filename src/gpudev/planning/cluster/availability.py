@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpudev.domain.cluster import MAX_NODES, Allocation, GpuType, Node
+from gpudev.domain.cluster import Allocation, GpuType, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Availability:
     available: int
     """Free on nodes that accept new work."""
     max_reservable: int
-    """The largest count that could start now."""
+    """The largest count that one reservation could start with now."""
     full_nodes_available: int
     running_instances: int
     max_per_node: int
@@ -55,12 +55,14 @@ def free_units(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> dict
 def _max_reservable(gpu_type: GpuType, best: int, full: Sequence[Node]) -> int:
     if gpu_type.is_cpu:
         return min(1, best)
-    single = min(best, gpu_type.max_gpus)
     # A gang takes only nodes of the type's full size; smaller nodes do not count.
     whole = sum(1 for node in full if node.units == gpu_type.max_gpus)
-    if not gpu_type.multinode or not whole:
-        return single
-    return max(single, min(whole, MAX_NODES) * gpu_type.max_gpus)
+    return max((n for n in gpu_type.allowed_counts() if _fits(gpu_type, n, best, whole)), default=0)
+
+
+def _fits(gpu_type: GpuType, count: int, best: int, whole: int) -> bool:
+    nodes = gpu_type.node_count(count)
+    return count <= best if nodes == 1 else nodes <= whole
 
 
 # Use of each node over the coming hours, by planned ends. For display only.

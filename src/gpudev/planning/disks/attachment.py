@@ -16,7 +16,7 @@ from gpudev.domain.disks.operations import (
     OperationKind,
     OperationState,
 )
-from gpudev.domain.ids import ReservationId
+from gpudev.domain.ids import ReservationId, short_id
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.reservation import Reservation
@@ -27,6 +27,8 @@ from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskAttachment
 from gpudev.settings import TimingSettings
 
+STEP_SHOWN_AFTER = timedelta(seconds=1)
+"""A disk that another reservation releases is usually free sooner; then there is nothing to record."""
 PUT_AWAY_PATIENCE = timedelta(minutes=5)
 """How long an ended reservation waits for its disk's snapshot to begin before it releases its GPUs without it."""
 
@@ -43,6 +45,13 @@ class WaitForOperation:
     operation: Operation
     step: str
     """The step to show, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForRelease:
+    """The disk's earlier reservation has ended and is not released yet."""
+
+    step: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +84,11 @@ class AttachmentRequest:
 
 def decide_attach(
     reservation: Reservation, held: DiskAttachment, zone: str | None
-) -> RequestOperation | WaitForOperation | VolumeReady | AttachmentFailed:
+) -> RequestOperation | WaitForOperation | WaitForRelease | VolumeReady | AttachmentFailed:
     """`zone`: the dev server's. None: the volume's."""
     ready, disk = held.ready_operation, held.disk
+    if disk.holder is not None and disk.holder != reservation.reservation_id:
+        return WaitForRelease(f"waits until reservation {short_id(disk.holder)}, which has ended, releases it")
     if ready is None and reservation.launched_at is not None and disk.volume_id is not None:
         return VolumeReady(home_volume_of(held.disk))  # it has run on it since before make_ready existed
     if ready is None:
@@ -134,6 +145,15 @@ def decide_put_away(
         # The operation continues, and the disk's next user waits for it.
         return ReleaseDisk(f"not put away yet: {_step_text(away)}")
     return WaitForOperation(away, _step_text(away))
+
+
+def release_wait_change(
+    reservation: Reservation, wait: WaitForRelease, now: datetime, timing: TimingSettings
+) -> Change | None:
+    """Records the wait. None: it is short, or recorded already."""
+    if reservation.preparing_at is not None and now - reservation.preparing_at < STEP_SHOWN_AFTER:
+        return None
+    return disk_step_change(reservation, wait.step, now, timing)
 
 
 def disk_step_change(reservation: Reservation, step: str, now: datetime, timing: TimingSettings) -> Change | None:

@@ -118,7 +118,8 @@ def estimate_position(
     now: datetime,
     timing: TimingSettings,
 ) -> Estimate:
-    """`same_type`: all unreleased reservations of the newcomer's type, possibly including it."""
+    """`same_type`: all unreleased reservations of the newcomer's type. It may be among them, and may have its placement
+    already: it never waits for itself."""
     order = queue_order(newcomer)
     nodes, waiting = with_zones(nodes, plan), queued_requests(same_type, plan, timing)
     ahead = [each for each in waiting if queue_order(each) < order]
@@ -126,7 +127,8 @@ def estimate_position(
         new = [each for each in ahead if plan is None or each.seq > plan.planned_seq]
         longest = sum((each.duration for each in new), timedelta(0))
         return estimate_in_long_queue(newcomer, QueueAhead(len(ahead), len(new), longest), plan, now)
-    allocations = allocations_of(same_type, now, timing)
+    others = [each for each in same_type if each.reservation_id != newcomer.reservation_id]
+    allocations = allocations_of(others, now, timing)
     margin, promises = timing.teardown_margin, plan.estimates if plan else None
     decision = estimate_newcomer(nodes, allocations, ahead, newcomer, now, margin=margin, promises=promises)
     if isinstance(decision, Start):

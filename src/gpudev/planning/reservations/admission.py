@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudev.domain.cluster import MAX_NODES, Catalogue, GpuType, Node
+from gpudev.domain.cluster import Catalogue, GpuType, Node
 from gpudev.settings import LimitSettings
 
 _MIN_HOURS = 0.001
@@ -58,13 +58,13 @@ def admit_request(
     fixed_cluster: bool = False,
 ) -> Admitted | NotAdmitted:
     """`fixed_cluster`: no nodes are ever added (one machine), so a request that exceeds them can never run."""
-    gpu_type = _choose_type(request, catalogue, nodes)
+    gpu_type = _choose_type(request, catalogue, nodes, fixed_cluster=fixed_cluster)
     if isinstance(gpu_type, NotAdmitted):
         return gpu_type
     duration = _check_duration(request.duration_hours, limits)
     if isinstance(duration, NotAdmitted):
         return duration
-    refused = _check_count(gpu_type, request.gpu_count)
+    refused = _check_count(gpu_type, request.gpu_count, _possible_counts(gpu_type, nodes, fixed_cluster=fixed_cluster))
     if refused is None and fixed_cluster:
         refused = _check_fixed_cluster(gpu_type, request.gpu_count, nodes)
     if refused is None:
@@ -75,14 +75,18 @@ def admit_request(
     return Admitted(gpu_type.name, request.gpu_count, node_count, duration)
 
 
-def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequence[Node]) -> GpuType | NotAdmitted:
+def _choose_type(
+    request: AdmissionRequest, catalogue: Catalogue, nodes: Sequence[Node], *, fixed_cluster: bool
+) -> GpuType | NotAdmitted:
     offered = [name for name, gpu_type in catalogue.items() if gpu_type.is_active]
     if request.gpu_type is not None:
-        known = catalogue.get(request.gpu_type)
+        known = _find_type(request.gpu_type, catalogue)
         if known is not None and known.is_active:
             return known
         what = "unknown" if known is None else "not offered at present"
-        return NotAdmitted("gpu_type", f"GPU type {request.gpu_type[:50]!r} is {what}; available: {_list(offered)}")
+        present = {node.gpu_type for node in nodes}
+        available = [name for name in offered if name in present] if fixed_cluster else offered
+        return NotAdmitted("gpu_type", f"GPU type {request.gpu_type[:50]!r} is {what}; available: {_list(available)}")
     wants_cpu = request.gpu_count == 0
     kind = "CPU" if wants_cpu else "GPU"
     of_kind = [name for name in offered if catalogue[name].is_cpu is wants_cpu]
@@ -92,6 +96,20 @@ def _choose_type(request: AdmissionRequest, catalogue: Catalogue, nodes: Sequenc
     if with_nodes:
         return NotAdmitted("gpu_type", f"several {kind} types have nodes, so name one of {_list(with_nodes)}")
     return NotAdmitted("gpu_type", f"no {kind} type has nodes right now, so name one of {_list(of_kind)}")
+
+
+def _find_type(name: str, catalogue: Catalogue) -> GpuType | None:
+    """In any case: people write H100."""
+    folded = name.casefold()
+    return catalogue.get(name) or next((each for each in catalogue.values() if each.name.casefold() == folded), None)
+
+
+def _possible_counts(gpu_type: GpuType, nodes: Sequence[Node], *, fixed_cluster: bool) -> tuple[int, ...]:
+    """The counts that this cluster can ever give; without a node of the type, those that the type allows."""
+    allowed = gpu_type.allowed_counts()
+    if not fixed_cluster:
+        return allowed
+    return tuple(n for n in allowed if _check_fixed_cluster(gpu_type, n, nodes) is None) or allowed
 
 
 def _check_duration(hours: float | None, limits: LimitSettings) -> timedelta | NotAdmitted:
@@ -110,20 +128,21 @@ def _check_duration(hours: float | None, limits: LimitSettings) -> timedelta | N
     return timedelta(hours=hours)
 
 
-def _check_count(gpu_type: GpuType, count: int) -> NotAdmitted | None:
-    allowed = gpu_type.allowed_counts()
-    if count in allowed:
+def _check_count(gpu_type: GpuType, count: int, possible: Sequence[int]) -> NotAdmitted | None:
+    """Errors name only the `possible` counts. An allowed count that is not among them gets its reason later."""
+    if count in gpu_type.allowed_counts():
         return None
     if gpu_type.is_cpu:
         return NotAdmitted("gpu_count", f"{gpu_type.name} has no GPUs; ask for 0")
-    counts = _list(str(n) for n in allowed)
+    counts = _list(str(n) for n in possible)
     if count == 0:
         return NotAdmitted(
             "gpu_count", f"{gpu_type.name} is a GPU type; ask for {counts} GPUs, or name a CPU type for 0"
         )
     if count > gpu_type.max_gpus_per_reservation:
         return NotAdmitted(
-            "gpu_count", f"{count} GPUs are more than {gpu_type.name} offers: {_most_gpus_note(gpu_type)}"
+            "gpu_count",
+            f"{count} GPUs are more than {gpu_type.name} offers: {_most_gpus_note(gpu_type, max(possible))}",
         )
     if count > gpu_type.max_gpus:
         whole = f"above {gpu_type.max_gpus} GPUs only whole nodes can be"
@@ -131,10 +150,11 @@ def _check_count(gpu_type: GpuType, count: int) -> NotAdmitted | None:
     return NotAdmitted("gpu_count", f"invalid GPU count {count} for {gpu_type.name}; ask for {counts}")
 
 
-def _most_gpus_note(gpu_type: GpuType) -> str:
-    if gpu_type.multinode:
-        return f"at most {gpu_type.max_gpus_per_reservation}, as {MAX_NODES} whole nodes of {gpu_type.max_gpus}"
-    return f"at most {gpu_type.max_gpus}, all of one node"
+def _most_gpus_note(gpu_type: GpuType, most: int) -> str:
+    nodes = gpu_type.node_count(most)
+    if nodes > 1:
+        return f"at most {most}, as {nodes} whole nodes of {gpu_type.max_gpus}"
+    return f"at most {most}, all of one node"
 
 
 def _check_fixed_cluster(gpu_type: GpuType, count: int, nodes: Sequence[Node]) -> NotAdmitted | None:

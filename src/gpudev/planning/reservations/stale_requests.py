@@ -89,7 +89,10 @@ def _decide_request(
 
 
 def _format_duration(span: timedelta) -> str:
-    minutes = max(1, round(span / timedelta(minutes=1)))
+    if span < timedelta(minutes=1):
+        seconds = max(1, round(span / timedelta(seconds=1)))
+        return f"{seconds} second{'' if seconds == 1 else 's'}"
+    minutes = round(span / timedelta(minutes=1))
     if minutes < 120:
         return f"{minutes} minute{'' if minutes == 1 else 's'}"
     return f"{span / timedelta(hours=1):.3g} hours"

@@ -97,10 +97,10 @@ class ApiClient:
         except ClientError:
             return job
 
-    def release_job(self, job_id: str) -> Routine[None]:
-        """Cancel it, unless it has ended already."""
+    def release_job(self, job_id: str, exit_code: int | None = None) -> Routine[None]:
+        """Cancel it, unless it has ended already. `exit_code`: of the command that ran there."""
         try:
-            yield from self.fetch_value(cancel_job(job_id))
+            yield from self.fetch_value(cancel_job(job_id, exit_code))
         except ClientError as error:
             if error.code not in ("conflict", "not_found"):
                 raise

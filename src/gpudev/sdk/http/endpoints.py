@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from gpudev.sdk.errors import UsageError
 from gpudev.wire import codec
-from gpudev.wire.reservations import ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import CancelRequest, ExtendRequest, JobList, JobView, PriorityRequest, SubmitRequest
 
 _T = TypeVar("_T")
 
@@ -70,8 +70,10 @@ def list_jobs(query: Mapping[str, Any]) -> ApiCall[JobList]:
     return read_call(JobList, "/v1/jobs", query)
 
 
-def cancel_job(job_id: str) -> ApiCall[JobView]:
-    return ApiCall(JobView, "POST", f"{job_path(job_id)}/cancel", repeatable=True)
+def cancel_job(job_id: str, exit_code: int | None = None) -> ApiCall[JobView]:
+    """`exit_code`: of the command that ran there. An older server ignores it."""
+    body = None if exit_code is None else codec.encode_model(CancelRequest(exit_code=exit_code))
+    return ApiCall(JobView, "POST", f"{job_path(job_id)}/cancel", body, repeatable=True)
 
 
 def extend_job(job_id: str, request: ExtendRequest) -> ApiCall[JobView]:

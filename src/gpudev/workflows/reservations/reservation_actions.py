@@ -10,6 +10,7 @@ from gpudev.domain.errors import Conflict, Forbidden, Invalid, Stale
 from gpudev.domain.ids import short_id
 from gpudev.domain.queue import MessageCause
 from gpudev.domain.reservations import changes
+from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.extension import ExtensionDenied, ExtensionGranted, decide_extension
@@ -95,15 +96,17 @@ class Cancellation:
     clock: Clock
 
     @retry_on(Stale)
-    async def cancel(self, user: User, job_id: str) -> Reservation:
-        """Idempotent. Raises Conflict if it has ended in another way."""
+    async def cancel(self, user: User, job_id: str, exit_code: int | None = None) -> Reservation:
+        """Idempotent. Raises Conflict if it has ended in another way. `exit_code`: of the command that the client ran
+        there, after which it releases the reservation."""
         found = await find_job(self.reservations, user, job_id)
         if found.status is Status.CANCELLED:
             return found
         if found.status.is_terminal:
             raise Conflict(f"reservation {short_id(found.reservation_id)} has already ended: it is {found.status}")
         now = self.clock.now()
-        change = changes.cancelled(found, f"cancelled by {user.username}", now)
+        message = f"cancelled by {user.username}" if exit_code is None else CommandExit(exit_code).summary
+        change = changes.cancelled(found, message, now, exit_code=exit_code)
         return await self.reservations.apply_change(change, now=now, cause=MessageCause.CANCELLED)
 
 

@@ -16,7 +16,7 @@ from gpudev.domain.access.users import User
 from gpudev.domain.cluster import Catalogue, Node, ZoneConstraint
 from gpudev.domain.disks.names import NO_DISK, check_disk_name
 from gpudev.domain.disks.operations import DiskSettings
-from gpudev.domain.errors import IdTaken, Invalid, LimitReached
+from gpudev.domain.errors import IdTaken, ImageUnsupported, Invalid, LimitReached
 from gpudev.domain.ids import new_reservation_id
 from gpudev.domain.queue import QueuePlan
 from gpudev.domain.reservations.lifecycle import LIVE
@@ -64,6 +64,8 @@ class Submission:
     disk_locations: DiskLocations
     has_disks: bool = True
     """False: every home is scratch space here, and a request that names a disk is rejected."""
+    has_images: bool = True
+    """False: dev servers are not containers (one machine), and a request that names an image is rejected."""
 
     async def submit(self, user: User, request: SubmitRequest, idempotency_key: str | None) -> Submitted:
         fingerprint = _fingerprint(request)
@@ -73,6 +75,7 @@ class Submission:
             if earlier is not None:
                 return Submitted(await self._with_estimate(earlier, (await self.nodes())[0]), replayed=True)
         _check_names(request)
+        self._check_image(request)
         setup = check_personalization(
             Personalization(request.environment or {}, request.dotfiles, request.startup_script)
         )
@@ -93,12 +96,21 @@ class Submission:
             github_user=request.github_user,
             name=request.name,
             image=request.image,
+            command=request.command,
             disk_name=disk_name,
+            scratch_reason=None if self.has_disks or request.disk_name == NO_DISK else "this cluster has no disks",
             max_wait=_max_wait(request),
             personalization=setup,
         )
         written = await self._write(draft, idempotency_key, fingerprint)
         return replace(written, reservation=await self._with_estimate(written.reservation, nodes))
+
+    def _check_image(self, request: SubmitRequest) -> None:
+        if request.image is not None and not self.has_images:
+            raise ImageUnsupported(
+                "dev servers on this machine run without containers, so they cannot use an image; leave it out",
+                field="image",
+            )
 
     def _disk_name(self, request: SubmitRequest) -> str | None:
         if self.has_disks or request.disk_name == NO_DISK:
@@ -160,8 +172,9 @@ class Submission:
         return Submitted(written, replayed=written.reservation_id != draft.reservation_id)
 
     async def _with_estimate(self, reservation: Reservation, nodes: Sequence[Node]) -> Reservation:
-        """With the planner's current estimate, until a processor has written one."""
-        if not reservation.status.is_waiting or reservation.estimate is not None:
+        """With the planner's current estimate, until a processor has written one. A processor may be faster than this:
+        then the reservation is returned as it is by now, since its own allocation must not count against it."""
+        if _is_examined(reservation):
             return reservation
         plan = (await self.plans.refresh()).get(reservation.gpu_type)
         newcomer = to_request(
@@ -175,8 +188,15 @@ class Submission:
             estimate = estimate_in_long_queue(newcomer, ahead, plan, now)
         else:
             same_type = [each for each in await self.unreleased.refresh() if each.gpu_type == reservation.gpu_type]
+            current = next((each for each in same_type if each.reservation_id == reservation.reservation_id), None)
+            if current is None or _is_examined(current):
+                return current or await self._read_again(reservation)
             estimate = estimate_position(newcomer, nodes, same_type, plan, now=now, timing=self.timing)
         return replace(reservation, estimate=estimate, last_queue_update=now)
+
+    async def _read_again(self, reservation: Reservation) -> Reservation:
+        """It is released already."""
+        return await self.reservations.find_reservation(reservation.reservation_id) or reservation
 
     async def _find_zone_constraint(self, reservation: Reservation, plan: QueuePlan | None) -> ZoneConstraint | None:
         if reservation.disk_id is None or plan is None or not plan.zones:
@@ -185,11 +205,18 @@ class Submission:
         return constrain_to_disks([reservation], places, self.disk_limits.move_takes).get(reservation.reservation_id)
 
 
+def _is_examined(reservation: Reservation) -> bool:
+    """Whether a processor has decided on it."""
+    return not reservation.status.is_waiting or reservation.estimate is not None
+
+
 def _check_names(request: SubmitRequest) -> None:
     if request.name is not None and (not request.name.strip() or not request.name.isprintable()):
         raise Invalid("name must be printable text, or be left out", field="name")
     if request.image is not None and not _IMAGE.fullmatch(request.image):
         raise Invalid(f"invalid image {request.image[:80]!r} (expected a container image reference)", field="image")
+    if request.command is not None and not request.command.strip():
+        raise Invalid("command must be text, or be left out", field="command")
     if request.disk_name is not None:
         check_disk_name(request.disk_name)
     if request.github_user is not None:

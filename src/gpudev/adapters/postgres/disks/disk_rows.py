@@ -17,10 +17,12 @@ from gpudev.domain.disks.operations import (
     VolumeStatus,
 )
 
-# A row's xmin is its version: every write changes it, also one from outside gpu-dev.
+# A row's xmin is its version: every write changes it, also one from outside gpu-dev. The holder is the first unreleased
+# reservation: one that has ended keeps the disk until its release, and its successor waits.
 SELECT_DISK = """
     SELECT d.*, d.xmin::text::bigint AS mark, u.username,
-           (SELECT r.reservation_id FROM reservations r WHERE r.disk_id = d.disk_id AND r.released_at IS NULL) AS holder
+           (SELECT r.reservation_id FROM reservations r WHERE r.disk_id = d.disk_id AND r.released_at IS NULL
+            ORDER BY r.seq LIMIT 1) AS holder
     FROM disks d JOIN api_users u USING (user_id)
 """
 INSERT_DISK = """

@@ -379,8 +379,8 @@ async def apply_disk_quota(connection: Connection, draft: ReservationDraft, sett
     try:
         usage = DiskUsage(row["count"], row["size_gb"])
         check_quota(usage, settings, more=1, more_gb=settings.default_size_gb)
-    except LimitReached:
+    except LimitReached as error:
         if draft.disk_name is not None:
             raise
-        return replace(draft, disk_name=NO_DISK)
+        return replace(draft, disk_name=NO_DISK, scratch_reason=str(error))
     return draft

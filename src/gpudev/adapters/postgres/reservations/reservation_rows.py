@@ -75,13 +75,13 @@ _GUARDED_UPDATE = """
          released_at, node_ip, node_port, ssh_user, ssh_command, ssh_host_key, queue_position, estimated_wait_minutes,
          estimated_start_at, latest_start_at, expected_start_at, expected_earliest_at, expected_latest_at,
          wait_reason, last_queue_update, step, failure_reason, warned_minutes, priority,
-         launch_attempts, next_attempt_at, resent_at, setup_outcome)
+         launch_attempts, next_attempt_at, resent_at, setup_outcome, exit_code)
       = (SELECT n.status, r.version + 1, n.preparing_at, n.prepare_by, n.launched_at, n.expires_at, n.cancelled_at,
                 n.reservation_ended, n.released_at, n.node_ip, n.node_port, n.ssh_user, n.ssh_command,
                 n.ssh_host_key, n.queue_position, n.estimated_wait_minutes, n.estimated_start_at,
                 n.latest_start_at, n.expected_start_at, n.expected_earliest_at, n.expected_latest_at,
                 n.wait_reason, n.last_queue_update, n.step, n.failure_reason, n.warned_minutes, n.priority,
-                n.launch_attempts, n.next_attempt_at, n.resent_at, n.setup_outcome
+                n.launch_attempts, n.next_attempt_at, n.resent_at, n.setup_outcome, n.exit_code
          FROM jsonb_populate_record(r, c.changes) n)
     FROM unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[]) AS c (id, status, version, changes)
     WHERE r.reservation_id = c.id AND r.status = c.status AND r.version = c.version
@@ -116,6 +116,7 @@ _SETTABLE_COLUMNS = frozenset(
         "priority",
         "resent_at",
         "setup_outcome",
+        "exit_code",
     }
 )
 

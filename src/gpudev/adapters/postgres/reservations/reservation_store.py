@@ -28,19 +28,9 @@ from gpudev.ports.reservations import NO_LIMITS, ExtensionCount, JobQuery, Queue
 # The last value is the request's id, which the function reads from a setting. An argument sets it, so that it is set
 # before the call.
 _SUBMIT = """
-    SELECT * FROM submit_reservation(
-        (SELECT $1::uuid FROM set_config('gpudev.request_id', $20, true)),
-        $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
-"""
-_SUBMIT_WITHIN_LIMITS = """
-    SELECT * FROM submit_within_limits(
-        $1, $2, (SELECT $3::uuid FROM set_config('gpudev.request_id', $22, true)),
-        $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
-"""
-_SUBMIT_WITH_MAX_WAIT = """
-    SELECT * FROM submit_with_max_wait(
-        $1, $2, $3, (SELECT $4::uuid FROM set_config('gpudev.request_id', $23, true)),
-        $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+    SELECT * FROM create_reservation(
+        (SELECT $1::uuid FROM set_config('gpudev.request_id', $25, true)),
+        $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
 """
 
 
@@ -254,25 +244,19 @@ async def _submit(
     now: datetime,
     limits: UserLimits,
 ) -> asyncpg.Record:
-    """Writes row, history, disk claim and message in one call (`submit_reservation`).
+    """Writes row, history, disk claim and message in one call (`create_reservation`).
 
     With a used idempotency key, the returned id is that of the earlier reservation.
     """
-    statement, first = _SUBMIT, tuple[object, ...]()
-    if draft.max_wait is not None:
-        statement = _SUBMIT_WITH_MAX_WAIT
-        first = (now + draft.max_wait, limits.max_queued, limits.max_gpus)
-    elif (limits.max_queued, limits.max_gpus) != (None, None):
-        statement, first = _SUBMIT_WITHIN_LIMITS, (limits.max_queued, limits.max_gpus)
     try:
         written = await connection.fetchrow(
-            statement,
-            *first,
+            _SUBMIT,
             draft.reservation_id,
             draft.user_id,
             draft.github_user,
             draft.name,
             draft.image,
+            draft.command,
             draft.gpu_type,
             draft.gpu_count,
             draft.node_count,
@@ -282,7 +266,11 @@ async def _submit(
             pod_name(draft.reservation_id),
             None if draft.disk_name == NO_DISK else draft.disk_name or DEFAULT_DISK,
             draft.disk_name is not None,
+            draft.scratch_reason,
             new_disk_id(),
+            None if draft.max_wait is None else now + draft.max_wait,
+            limits.max_queued,
+            limits.max_gpus,
             RESERVATION_QUEUE,
             idempotency_key,
             fingerprint,
@@ -307,16 +295,17 @@ def _new_reservation(draft: ReservationDraft, written: asyncpg.Record, now: date
         created_at=now,
         disk_id=None if disk_id is None else DiskId(disk_id),
         disk_name=None if disk_id is None else draft.disk_name or DEFAULT_DISK,
+        scratch_reason=written["scratch_reason"],
         wait_until=None if draft.max_wait is None else now + draft.max_wait,
         request_id=current_request_id(),
     )
 
 
 def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraft) -> None:
-    """Translates the errors that `submit_reservation` raises. Others pass."""
+    """Translates the errors that `create_reservation` raises. Others pass."""
     name = draft.disk_name or DEFAULT_DISK
     if isinstance(error, asyncpg.UniqueViolationError):
-        if error.constraint_name == "one_unreleased_holder_per_disk":
+        if error.constraint_name == "one_live_holder_per_disk":
             raise DiskHeld(f"disk {name!r} was just taken by another of your reservations") from error
         raise IdTaken("that reservation id is taken; try again") from error
     if error.sqlstate == "GD001":
@@ -327,7 +316,7 @@ def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraf
         ) from error
     if error.sqlstate == "GD002":
         raise DiskHeld(
-            f"disk {name!r} is held by reservation {str(error)[:8]} until it is released; "
+            f"disk {name!r} is held by reservation {error} until it is released; "
             "use another disk, or 'none' for scratch space"
         ) from error
 

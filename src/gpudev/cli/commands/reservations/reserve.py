@@ -101,6 +101,21 @@ def submit_request(
 ) -> ApiReply[JobView]:
     """Submit; if the API requires a GPU type and `may_ask`, ask the user and submit again. `count_given`: the user gave
     the number of GPUs. Unless `keeps_reservation`, Ctrl-C during the submit cancels the reservation."""
+    reply = _submit_or_ask(
+        session, request, count_given=count_given, may_ask=may_ask, keeps_reservation=keeps_reservation
+    )
+    if reply.value.scratch_reason:
+        output.write_note(scratch_note(reply.value.scratch_reason))
+    return reply
+
+
+def scratch_note(reason: str) -> str:
+    return f"Note: /home/dev is scratch space and is lost at the end of this reservation, because {reason}"
+
+
+def _submit_or_ask(
+    session: CommandSession, request: SubmitRequest, *, count_given: bool, may_ask: bool, keeps_reservation: bool
+) -> ApiReply[JobView]:
     try:
         return _submit_once(session, request, keeps_reservation=keeps_reservation)
     except ClientError as error:
@@ -184,7 +199,7 @@ def ready_text(job: JobView, written: ssh_config.SshConfigChange | None = None) 
     ]
     if written and written.included_now:
         lines.append("Note: ~/.ssh/config now includes your dev servers (disable: `gpu-dev config set ssh_config off`)")
-    if job.warning:
+    if job.warning and not job.scratch_reason:  # that was said when it was submitted
         lines.append(f"Note: {job.warning}")
     return output.paint("Ready", "green") + "\n".join(output.clean(line) for line in lines)
 

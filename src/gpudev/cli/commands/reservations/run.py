@@ -1,8 +1,10 @@
 """`gpu-dev run`."""
 
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ from gpudev.sdk.http.event_stream import has_ended
 from gpudev.sdk.remote import openssh, remote_commands, upload
 from gpudev.wire.reservations import JobView
 
+_LONGEST_COMMAND = 1000
+
 # With a reservation: wait, copy, run the command, release.
 
 
@@ -37,11 +41,13 @@ class RunRequest(NamedTuple):
 
 def run_attached(session: CommandSession, reserved: ApiReply[JobView], run: RunRequest) -> int:
     """Run the command and release the reservation; returns the exit code."""
-    with _releasing(session, reserved.value):
+    with _releasing(session, reserved.value) as ended:
         job, route, folder = _prepare(session, reserved, run)
         code = _run_ssh(session, job, route, remote_commands.attached_command_in_folder(folder, run.command))
         if code == openssh.SSH_FAILED:
             _check_not_ended(session, job)
+        else:
+            ended.append(code)
         return code
 
 
@@ -119,9 +125,11 @@ def _check_not_ended(session: CommandSession, job: JobView) -> None:
 
 
 @contextmanager
-def _releasing(session: CommandSession, job: JobView) -> Iterator[None]:
+def _releasing(session: CommandSession, job: JobView) -> Iterator[list[int]]:
+    """Yields a list for the command's exit code, which becomes the reservation's outcome."""
+    ended: list[int] = []
     try:
-        yield
+        yield ended
     except KeyboardInterrupt:
         released = (
             f"; reservation {formatting.short_id(job.reservation_id)} was released" if _release(session, job) else ""
@@ -130,14 +138,14 @@ def _releasing(session: CommandSession, job: JobView) -> Iterator[None]:
     except BaseException:
         _release(session, job)
         raise
-    _release(session, job)
+    _release(session, job, *ended)
 
 
-def _release(session: CommandSession, job: JobView) -> bool:
+def _release(session: CommandSession, job: JobView, exit_code: int | None = None) -> bool:
     """Whether it worked. A failure is only a note: the command's result matters more."""
     try:
         with signals_ignored():
-            session.api.run(session.api.client.release_job(job.reservation_id))
+            session.api.run(session.api.client.release_job(job.reservation_id, exit_code))
     except ClientError as error:
         short = formatting.short_id(job.reservation_id)
         output.write_note(f"Note: {error.message}; reservation {short} may still exist: `gpu-dev cancel {short}`")
@@ -196,7 +204,7 @@ def run(
     run_request = RunRequest(command, copied, direct, proxy, keep)
     openssh.find_program()
     session = CommandSession(api_url)
-    request = build_request(session, **options)
+    request = replace(build_request(session, **options), command=_shown_command(command))
     may_ask = output.can_ask() and not yes
     if not prompts.confirm_new_disk(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
         raise CliError(ExitCode.REJECTED, "cancelled; nothing was run")
@@ -211,6 +219,11 @@ def run(
     output.write_note(f"Started on {short}. {end}")
     output.write_note(f"  gpu-dev logs {short} --follow\n  gpu-dev cancel {short}")
     output.write_line(short)
+
+
+def _shown_command(command: Sequence[str]) -> str:
+    """For lists, within the API's limit."""
+    return (command[0] if len(command) == 1 else shlex.join(command))[:_LONGEST_COMMAND]
 
 
 def _current_folder() -> Path:
