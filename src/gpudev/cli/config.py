@@ -1,7 +1,6 @@
 """`gpu-dev config`."""
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from gpudev import paths
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.options import DURATION_FORMS, parse_hours
 from gpudev.sdk.api_address import region_of
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.user_files import API_URL, Preferences, file_lock, load_preferences, read_object, write_object
@@ -23,7 +23,7 @@ from gpudev.sdk.user_files import API_URL, Preferences, file_lock, load_preferen
 # `api_url` is stored per region; all other settings apply to every region. `sdk.api_address` chooses the address.
 
 
-_ALIASES = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
+_ALIASES = {"disk": "default_disk"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 
@@ -78,7 +78,8 @@ def _read_cli_config(text: bytes) -> Any:
 
 
 def check_preference_name(name: str) -> str:
-    """Resolve aliases and check that the setting exists."""
+    """Resolve aliases and check that the setting exists; a dash is as good as an underscore."""
+    name = name.replace("-", "_")
     name = _ALIASES.get(name, name)
     if name not in _PARSERS:
         raise usage_error(f"no setting named {name[:80]!r}", f"Settings: {', '.join(_PARSERS)}")
@@ -118,12 +119,9 @@ def _gpu_type(text: str) -> str:
 
 
 def _hours(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = math.nan
-    if not math.isfinite(hours) or hours <= 0:
-        raise usage_error(f"invalid number of hours {text[:80]!r} (expected e.g. 4 or 0.5)")
+    hours = parse_hours(text)
+    if hours is None:
+        raise usage_error(f"invalid duration {text[:80]!r} (expected {DURATION_FORMS})")
     return hours
 
 

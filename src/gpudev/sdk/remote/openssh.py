@@ -125,6 +125,12 @@ def host_alias(job: JobView) -> str:
     return f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
 
 
+def preferred_host_name(job: JobView) -> str | None:
+    """The host name from its name, which another reservation may have too. None: the name has no usable characters."""
+    plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
+    return f"gpu-dev-{plain}" if plain else None
+
+
 def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:
     return paths.personal_dir(env) / "known_hosts.d" / reservation_id
 

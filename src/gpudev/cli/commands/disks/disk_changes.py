@@ -12,7 +12,7 @@ from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandApi, CommandSession
 from gpudev.cli.commands.disks import disk_formatting
 from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.cli.options import DISK, DISK_ID, SNAPSHOT, api_options
+from gpudev.cli.options import DISK, DISK_ID, SIZE, SNAPSHOT, api_options
 from gpudev.sdk.errors import NotFound, Unreachable
 from gpudev.sdk.http import disk_endpoints
 from gpudev.sdk.http.disk_endpoints import check_operation, wait_for_operation
@@ -29,7 +29,6 @@ from gpudev.wire.disks import (
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
-_SIZE = click.IntRange(1, 65536)
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
@@ -41,7 +40,7 @@ def _change_options(function: _F) -> _F:
 
 @click.command("create")
 @click.argument("name", type=DISK)
-@click.option("--size", "size_gb", type=_SIZE, metavar="GB", help="Size in GB.  [default: set by the server]")
+@click.option("--size", "size_gb", type=SIZE, help="Size, e.g. 200G.  [default: set by the server]")
 @_change_options
 def create(name: str, size_gb: int | None, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Create a new, empty disk."""
@@ -130,7 +129,7 @@ def rename(name: str, new_name: str, no_wait: bool, as_json: bool, api_url: str 
 
 @click.command("resize")
 @click.argument("name", type=DISK)
-@click.option("--size", "size_gb", type=_SIZE, metavar="GB", required=True, help="Size in GB; disks only grow.")
+@click.option("--size", "size_gb", type=SIZE, required=True, help="New size, e.g. 200G; disks only grow.")
 @_change_options
 def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Enlarge a disk, also while it is in use."""
@@ -142,7 +141,7 @@ def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str |
 @click.command("clone")
 @click.argument("name", type=DISK)
 @click.argument("new_name", type=DISK)
-@click.option("--size", "size_gb", type=_SIZE, metavar="GB", help="Size in GB.  [default: size of the source]")
+@click.option("--size", "size_gb", type=SIZE, help="Size, e.g. 200G.  [default: size of the source]")
 @click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Clone this snapshot instead of the current state.")
 @_change_options
 def clone(
