@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from gpudev.cli import COMPLETION_VARIABLE, output, overview
-from gpudev.cli.exit_codes import CliError, ExitCode, error_json, error_text, exit_code_of
+from gpudev.cli.exit_codes import CliError, ExitCode, exit_code_of, write_error
 from gpudev.lazy_group import LazyGroup
 from gpudev.sdk.errors import ClientError
 from gpudev.version import __version__
@@ -82,12 +82,7 @@ def report_error(error: BaseException, *, json_output: bool) -> int:
             failure = _as_client_error(error)
     if os.environ.get("GPU_DEV_DEBUG"):
         _show_traceback(error)
-    if json_output:
-        from json import dumps
-
-        output.write_note(dumps(error_json(failure)))
-    else:
-        output.write_note(error_text(failure))
+    write_error(failure, as_json=json_output)
     return exit_code_of(failure)
 
 

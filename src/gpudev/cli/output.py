@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TextIO
 
 # C0 and C1 controls and bidirectional overrides: a user-chosen name must not control the terminal.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
@@ -51,9 +52,15 @@ def stdout_is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def terminal_columns() -> int:
+def stderr_is_terminal() -> bool:
+    """Whether standard error is a terminal with cursor control."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def terminal_columns(stream: TextIO | None = None) -> int:
+    """Of standard output, unless another stream is given."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        return os.get_terminal_size((stream or sys.stdout).fileno()).columns or 80
     except (OSError, ValueError):
         return 80
 
@@ -68,9 +75,29 @@ def wants_colour() -> bool:
 
 
 def paint(text: str, colour: str | None) -> str:
-    if colour is None or not wants_colour():
-        return text
+    """For standard output."""
+    return _painted(text, colour) if colour is not None and wants_colour() else text
+
+
+def _painted(text: str, colour: str) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def write_error(label: str, message: str, hint: str) -> None:
+    """To standard error. On a terminal broken between words, with the hint on its own lines; otherwise one line."""
+    if not stderr_is_terminal():
+        write_note(" ".join(part for part in (label, message, hint) if part))
+        return
+    with suppress(OSError):
+        sys.stdout.flush()
+    columns = max(20, terminal_columns(sys.stderr))
+    first, *others = wrap(clean(f"{label} {message}".lstrip()), columns) or [""]
+    hints = wrap(clean(hint), columns)
+    if not os.environ.get("NO_COLOR"):
+        first = first.replace(label, _painted(label, "red"), 1) if label else first
+        hints = [_painted(line, "dim") for line in hints]
+    sys.stderr.write("".join(f"{line}\n" for line in (first, *others, *hints)))
+    sys.stderr.flush()
 
 
 def table(

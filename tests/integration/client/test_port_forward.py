@@ -6,6 +6,7 @@ import shlex
 import signal
 import socket
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def forwarded(cli: Cli, log: Path, *arguments: str) -> tuple[int, list[str]]:
         process.send_signal(signal.SIGINT)
         code = process.wait(30)
     called: list[str] = json.loads(log.read_text())
-    return code, [value for before, value in zip(called, called[1:], strict=False) if before == "-L"]
+    return code, [value for before, value in pairwise(called) if before == "-L"]
 
 
 def free_port() -> int:
@@ -83,4 +84,4 @@ def test_a_port_that_is_taken_on_this_machine_may_be_the_dev_servers_own(cli: Cl
         port = server.getsockname()[1]
         done = cli.run("port-forward", str(port))
     assert done.returncode == 8
-    assert f"http://127.0.0.1:{port} is it already" in done.stderr
+    assert f"127.0.0.1:{port} is it already" in done.stderr

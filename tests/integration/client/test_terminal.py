@@ -239,3 +239,33 @@ def test_a_key_that_is_typed_is_not_shown(cli: Cli, api: FakeApi) -> None:
         assert terminal.wait() == 0
         assert "gpudev_test_key" not in terminal.text
         assert "Logged in" in terminal.text
+
+
+def test_errors_break_between_words_and_hints_stand_below(cli: Cli) -> None:
+    with cli.terminal("status", "nobody-has-this-name", columns=40) as terminal:
+        assert terminal.wait() == 4
+        lines = terminal.text.splitlines()
+    assert lines == [
+        "Error: you have no reservation with the",
+        "id or name 'nobody-has-this-name'.",
+        "`gpu-dev list --all` shows your",
+        "reservations.",
+    ]
+    assert b"\x1b[31mError:\x1b[0m" in terminal.raw
+    assert b"\x1b[2m`gpu-dev list" in terminal.raw
+
+
+def test_no_color_is_honoured_for_errors(cli: Cli) -> None:
+    with cli.terminal("status", "nobody", env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.wait() == 4
+    assert b"\x1b[31m" not in terminal.raw
+
+
+def test_an_interrupt_is_no_error(cli: Cli, api: FakeApi) -> None:
+    with cli.terminal("reserve") as terminal:
+        terminal.wait_for("Ctrl-C stops waiting")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+        assert "Stopped waiting; reservation" in terminal.text
+        assert "Error" not in terminal.text
+    assert [job.status for job in api.jobs.values()] == ["pending"]

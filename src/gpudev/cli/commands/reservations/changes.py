@@ -1,13 +1,11 @@
 """`gpu-dev cancel`, `extend` and `priority`."""
 
-import json
-
 import click
 
-from gpudev.cli import exit_codes, formatting, output
+from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession, list_all_jobs
 from gpudev.cli.commands.sessions import ssh_config
-from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error, write_error
 from gpudev.cli.job_selection import choose_job, fetch_for_job
 from gpudev.cli.options import DURATION, DURATION_FORMS, ID, api_options, is_id, parse_hours
 from gpudev.domain.reservations.lifecycle import LIVE, Status
@@ -99,7 +97,7 @@ def _cancel_each(session: CommandSession, jobs: list[JobView], failures: list[Cl
         else:
             output.write_line(f"Cancelled: {formatting.short_id(job.reservation_id)} ({formatting.hardware(job)}).")
     for further in failures[1:]:
-        output.write_note(json.dumps(exit_codes.error_json(further)) if as_json else exit_codes.error_text(further))
+        write_error(further, as_json=as_json)
     if failures:
         raise failures[0]
 

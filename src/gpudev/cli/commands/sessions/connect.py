@@ -172,11 +172,9 @@ def copy(paths: tuple[str, ...], *, _ignored: bool, direct: bool, proxy: bool, a
     route = choose_route(session, job, direct=direct, proxy=proxy)
     if target[0] is not None and target[1].endswith("/"):
         _make_folder(session, job, target[1], route)
-    remote = openssh.build_target(job, session.env, route)
-    host = f"[{remote.host}]" if ":" in remote.host else remote.host
-    named = [path if job_id is None else f"{remote.user}@{host}:{path}" for job_id, path in [*sources, target]]
-    quiet = [] if sys.stderr.isatty() else ["-q"]
-    openssh.replace_process([program, "-rp", *quiet, "-P", str(remote.port), *remote.as_arguments(), "--", *named])
+    named = [openssh.CopyPath(job_id is not None, path) for job_id, path in [*sources, target]]
+    quiet = not sys.stderr.isatty()
+    openssh.replace_process(openssh.copy_line(program, job, named, session.env, proxy=route, quiet=quiet))
 
 
 @click.command("proxy-command")

@@ -111,7 +111,7 @@ def check_ports_are_free(session: CommandSession, forwards: Sequence[str]) -> No
         except OSError as error:
             other = f"Use another one: {':'.join([str(int(here) % 50000 + 10000), *(there or [here])])}"
             if session.address.is_local and there in ([], [here]):
-                other += f". If the dev server shares this machine's network, http://127.0.0.1:{here} is it already"
+                other += f". If the dev server shares this machine's network, 127.0.0.1:{here} is it already"
             why = os.strerror(error.errno) if error.errno else str(error)
             raise local_error(f"cannot use local port {here}: {why}", other) from error
 
