@@ -30,7 +30,10 @@ class CommandGroup(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        args = [overview.ALIASES.get(args[0], args[0]), *args[1:]]
         name = args[0]
+        if name == "help":
+            return self.resolve_command(ctx, [*args[1:2], "--help"])
         if name not in overview.LOCATIONS and not name.startswith("-"):
             raise click.UsageError(f"No command named {name[:80]!r}{_did_you_mean(name)}", ctx)
         return super().resolve_command(ctx, args)
@@ -42,7 +45,7 @@ class CommandGroup(LazyGroup):
 def _did_you_mean(name: str) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, overview.SUMMARIES, n=1)
+    close = get_close_matches(name, [*overview.SUMMARIES, *overview.ALIASES], n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -32,6 +32,25 @@ def colour_of(status: str) -> str:
     return _COLOURS[Status(status)] if status in _COLOURS else "dim"
 
 
+def outcome(job: JobView) -> str:
+    """How it ended ('done', 'exit 17', 'cancelled'), or its status."""
+    return job.outcome or job.status
+
+
+def colour_of_outcome(job: JobView) -> str:
+    word = outcome(job)
+    if word == "done":
+        return "green"
+    return "red" if word.startswith("exit ") or word == "killed" else colour_of(job.status)
+
+
+def time_used(job: JobView, now: datetime) -> str:
+    """How long it has run, or did; '-': it never started."""
+    if job.launched_at is None:
+        return "-"
+    return format_duration(((job.reservation_ended or now) - job.launched_at).total_seconds())
+
+
 def hardware(job: JobView) -> str:
     return format_amount(job.gpu_count, job.gpu_type, job.node_count)
 

@@ -100,34 +100,47 @@ def write_error(label: str, message: str, hint: str) -> None:
     sys.stderr.flush()
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    colours: Sequence[str | None] = (),
-    *,
-    unabridged: bool = False,
-) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequence[str | None] = ()) -> str:
     """Columns of plain text, two spaces apart; `colours` paints each row's second column.
 
-    On a terminal, the last column is cut to fit, or continues below its row if `unabridged`. Otherwise lines have
-    full length.
+    On a terminal nothing is cut: what does not fit continues below its row. Otherwise lines have full length.
     """
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(_width(row[i]) for row in (header, *cleaned)) for i in range(len(header))]
+    shown = len(header)
     below: list[list[str]] = [[] for _ in cleaned]
     if stdout_is_terminal():
-        available = terminal_columns() - sum(widths[:-1]) - 2 * (len(widths) - 1)
-        widths[-1] = max(_NARROWEST, min(widths[-1], available))
-        for index, row in enumerate(cleaned):
-            row[-1], rest = split(row[-1], widths[-1]) if unabridged else (cut(row[-1], widths[-1]), "")
-            below[index] = wrap(rest, terminal_columns() - len(_CONTINUATION_INDENT))
-    lines = [paint(_align(header, widths), "bold")]
+        shown = _fitting_columns(widths, terminal_columns())
+        widths = widths[:shown]
+        if shown == len(header):
+            widths[-1] = min(widths[-1], terminal_columns() - sum(widths[:-1]) - 2 * (shown - 1))
+        below = [_move_below(header, row, shown, widths[-1]) for row in cleaned]
+    lines = [paint(_align(header[:shown], widths), "bold")]
     for index, row in enumerate(cleaned):
-        cells = [_pad(cell, width) for cell, width in zip(row, widths, strict=True)]
-        if colours:
+        cells = [_pad(cell, width) for cell, width in zip(row[:shown], widths, strict=True)]
+        if colours and shown > 1:
             cells[1] = paint(cells[1], colours[index])
         lines += ["  ".join(cells).rstrip(), *(_CONTINUATION_INDENT + line for line in below[index])]
     return "\n".join(lines)
+
+
+def _fitting_columns(widths: Sequence[int], available: int) -> int:
+    """How many columns stand side by side. The last one, which is free text, may be narrower than its text."""
+    least = [*widths[:-1], min(widths[-1], _NARROWEST)]
+    shown = len(least)
+    while shown > 1 and sum(least[:shown]) + 2 * (shown - 1) > available:
+        shown -= 1
+    return shown
+
+
+def _move_below(header: Sequence[str], row: list[str], shown: int, last_width: int) -> list[str]:
+    """Shorten the row to what fits; the lines below it."""
+    width = terminal_columns() - len(_CONTINUATION_INDENT)
+    if shown == len(header):
+        row[-1], rest = split(row[-1], last_width)
+        return wrap(rest, width)
+    labelled = [f"{name.lower()}: {cell}" for name, cell in zip(header[shown:-1], row[shown:-1], strict=True)]
+    return [line for text in ("; ".join(labelled), row[-1]) for line in wrap(text, width)]
 
 
 def split(text: str, width: int) -> tuple[str, str]:

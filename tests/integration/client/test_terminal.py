@@ -269,3 +269,30 @@ def test_an_interrupt_is_no_error(cli: Cli, api: FakeApi) -> None:
         assert "Stopped waiting; reservation" in terminal.text
         assert "Error" not in terminal.text
     assert [job.status for job in api.jobs.values()] == ["pending"]
+
+
+@pytest.mark.parametrize("columns", [45, 60, 110])
+def test_a_narrow_terminal_loses_nothing(cli: Cli, api: FakeApi, columns: int) -> None:
+    api.types = [make_type("a100", description="NVIDIA A100 80 GB")]
+    with cli.terminal("avail", columns=columns) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.text.splitlines()
+    shown = " ".join(" ".join(lines).split())
+    assert "NVIDIA A100 80 GB" in shown
+    assert "(simulated)" in shown
+
+
+def test_a_narrow_terminal_shows_every_column_of_a_list(cli: Cli, api: FakeApi) -> None:
+    api.add(
+        status="cancelled",
+        name="training-of-the-large-model",
+        outcome="exit 17",
+        command="python train.py --epochs 3",
+        launched_at=datetime.now(UTC) - timedelta(minutes=3),
+        reservation_ended=datetime.now(UTC),
+    )
+    with cli.terminal("list", "--all", columns=45) as terminal:
+        assert terminal.wait() == 0
+        shown = " ".join(terminal.text.split())
+    for part in ("exit 17", "training-of-the-large-model", "ran: 3 min", "python train.py --epochs 3"):
+        assert part in shown

@@ -65,6 +65,8 @@ def _facts(job: JobView, *, ssh_line: str) -> list[tuple[str, str]]:
     facts = [
         ("Reservation", f"{job.reservation_id}{f'  ({job.name})' if job.name else ''}"),
         ("Status", job.status),
+        ("Outcome", job.outcome if job.outcome and job.outcome != job.status else ""),
+        ("Command", job.command or ""),
         ("Hardware", formatting.hardware(job)),
         ("Duration", formatting.format_duration(job.duration_hours * 3600)),
         ("Created", formatting.local_time(job.created_at, now)),
@@ -77,6 +79,7 @@ def _facts(job: JobView, *, ssh_line: str) -> list[tuple[str, str]]:
         ("Started", formatting.local_time(job.launched_at, now) if job.launched_at else ""),
         ("Expires", formatting.time_remaining(job, now).removeprefix("ends ") if active else ""),
         ("Ended", formatting.local_time(ended, now) if ended else ""),
+        ("Ran", formatting.time_used(job, now) if ended and job.launched_at else ""),
         ("Reason", job.failure_reason or ""),
         ("Released", _format_released(job)),
         ("Nodes", ", ".join(node.node for node in job.nodes)),
