@@ -65,6 +65,8 @@ def invoke(arguments: Sequence[str]) -> int:
             root.invoke(context)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
+        if COMPLETION_VARIABLE in os.environ and isinstance(error, KeyboardInterrupt | click.Abort):
+            return ExitCode.INTERRUPTED  # a message would land in the user's command line
         return report_error(error, json_output=_wants_json(arguments))
     return ExitCode.OK
 

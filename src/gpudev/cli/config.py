@@ -168,6 +168,11 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 PREFERENCE_NAMES = tuple(_PARSERS)
 
+
+def _complete_names(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
+    return [name for name in PREFERENCE_NAMES if name.startswith(prefix.replace("-", "_"))]
+
+
 _region_option = click.option("--region", help="Region of the api_url (default: the current one).")
 
 
@@ -189,7 +194,7 @@ def config() -> None:
 
 
 @config.command("get")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_names)
 @_region_option
 def get_one(name: str, region: str | None) -> None:
     """Print one setting."""
@@ -203,7 +208,7 @@ def get_one(name: str, region: str | None) -> None:
 
 
 @config.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_names)
 @click.argument("value")
 @_region_option
 def set_one(name: str, value: str, region: str | None) -> None:
@@ -216,7 +221,7 @@ def set_one(name: str, value: str, region: str | None) -> None:
 
 
 @config.command("unset")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_names)
 @_region_option
 def unset_one(name: str, region: str | None) -> None:
     """Remove one setting."""

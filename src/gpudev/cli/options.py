@@ -134,6 +134,35 @@ class DiskSize(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
+class GpuType(click.ParamType):  # type: ignore[type-arg]
+    """A GPU type, in any case; the server checks that it exists."""
+
+    name = "type"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return TEXT.convert(value, param, ctx).lower()
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from gpudev.cli.shell_completion import complete_gpu_types
+
+        return [CompletionItem(name, help=text) for name, text in complete_gpu_types(incomplete)]
+
+
+class SnapshotId(ObjectId):
+    """A snapshot of the disk that the same command line names."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from gpudev.cli.shell_completion import complete_snapshots
+
+        disk = ctx.params.get("name")
+        found = complete_snapshots(disk, incomplete) if isinstance(disk, str) else []
+        return [CompletionItem(short, help=text) for short, text in found]
+
+
 class PlainText(click.ParamType):  # type: ignore[type-arg]
     """One printable line of text."""
 
@@ -148,11 +177,12 @@ class PlainText(click.ParamType):  # type: ignore[type-arg]
 
 ID = ReservationId()
 DISK = DiskName()
-SNAPSHOT = ObjectId("snapshot", "`gpu-dev disk snapshots`")
+SNAPSHOT = SnapshotId("snapshot", "`gpu-dev disk snapshots`")
 DISK_ID = ObjectId("disk", "`gpu-dev disk list --deleted`")
 DURATION = Duration()
 SIZE = DiskSize()
 TEXT = PlainText()
+GPU_TYPE = GpuType()
 
 
 def api_options(function: _F) -> _F:
@@ -161,3 +191,29 @@ def api_options(function: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print the API's response as JSON and nothing else.")(
         function
     )
+
+
+# Sections of long help pages.
+
+
+_SECTIONS = {
+    "Hardware and time": ("gpus", "gpu_type", "hours", "name", "image"),
+    "Files": ("disk", "folder", "no_copy", "results"),
+    "Login": ("github_user", "key_file"),
+    "Set-up": ("variables", "env_files", "dotfiles", "startup_script"),
+    "Waiting": ("max_wait", "no_wait", "detach", "keep", "yes"),
+}
+
+
+class SectionedCommand(click.Command):
+    """Its help page shows options in sections; those of no section come last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {str(one.name): record for one in self.get_params(ctx) if (record := one.get_help_record(ctx))}
+        for title, names in _SECTIONS.items():
+            if rows := [records.pop(name) for name in names if name in records]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if records:
+            with formatter.section("Other options"):
+                formatter.write_dl(list(records.values()))

@@ -144,11 +144,14 @@ def test_a_table_fits_the_terminal_and_a_pipe_gets_all_of_it(cli: Cli, api: Fake
     assert reason.strip() in cli.run("list").stdout.splitlines()[1]
 
 
-def test_a_description_that_has_no_room_is_cut(cli: Cli, api: FakeApi) -> None:
+def test_a_description_that_has_no_room_goes_on_below_its_row(cli: Cli, api: FakeApi) -> None:
     api.types = [make_type("a100", description="a very long description " * 5)]
     with cli.terminal("avail", columns=80) as terminal:
         assert terminal.wait() == 0
-        assert len(terminal.text.splitlines()) == 2, "no line is wrapped"
+        _header, row, *below = terminal.text.splitlines()
+        assert row.startswith("a100  8")
+        assert all(line.startswith("    ") for line in below)
+        assert " ".join(" ".join(below).split()) == "a very long description " * 5 + "(simulated)"
 
 
 def test_a_name_cannot_drive_the_terminal(cli: Cli, api: FakeApi) -> None:

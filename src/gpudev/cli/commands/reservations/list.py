@@ -7,7 +7,7 @@ import click
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.command_session import list_all_jobs as list_pages
-from gpudev.cli.options import TEXT, api_options
+from gpudev.cli.options import GPU_TYPE, api_options
 from gpudev.domain.reservations.lifecycle import LIVE, Status
 from gpudev.wire.reservations import JobView
 
@@ -24,7 +24,7 @@ _HEADER_WITH_ENDED = (*_HEADER[:-1], "RAN", "NOW")
     type=click.Choice([status.value for status in Status]),
     help="Only this status; repeat for more.",
 )
-@click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="Only this GPU type.")
+@click.option("--type", "--gpu-type", "-t", "gpu_type", type=GPU_TYPE, help="Only this GPU type.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number.")
 @click.option("--quiet", "-q", is_flag=True, help="Print ids only, one per line.")
 @api_options

@@ -14,7 +14,7 @@ from gpudev.cli.commands.reservations.personalization import choose_personalizat
 from gpudev.cli.commands.reservations.signals import signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.cli.options import DISK, DURATION, TEXT, api_options
+from gpudev.cli.options import DISK, DURATION, GPU_TYPE, TEXT, SectionedCommand, api_options
 from gpudev.sdk.errors import ClientError, Unreachable
 from gpudev.sdk.http.endpoints import ApiReply, cancel_job, submit_job
 from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
@@ -40,10 +40,12 @@ def reservation_options(function: _F) -> _F:
         click.option("--github-user", type=TEXT, help="GitHub user whose public keys may log in."),
         click.option("--image", type=TEXT, help="Container image."),
         click.option("--disk", type=DISK, help="Disk to mount as /home/dev; 'none' for scratch space."),
-        click.option("--name", type=TEXT, help="Name of the reservation."),
-        click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="GPU type, e.g. a100."),
-        click.option("--hours", type=DURATION, help="Duration, counted from when the dev server is ready."),
-        click.option("--gpus", type=click.IntRange(min=0), help="Number of GPUs; 0 for a CPU type.  [default: 1]"),
+        click.option("--name", "-n", type=TEXT, help="Name of the reservation; commands take it instead of the id."),
+        click.option("--type", "--gpu-type", "-t", "gpu_type", type=GPU_TYPE, help="GPU type, e.g. a100."),
+        click.option("--hours", "-H", type=DURATION, help="Duration from when the dev server is ready: 4, 90m, 1h30."),
+        click.option(
+            "--gpus", "-g", type=click.IntRange(min=0), help="Number of GPUs; 0 for a CPU type.  [default: 1]"
+        ),
     ):
         function = option(function)
     return function
@@ -158,7 +160,7 @@ def _submit_once(session: CommandSession, request: SubmitRequest, *, keeps_reser
         raise error.with_next_step(step) from error
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @reservation_options
 @click.option("--no-wait", is_flag=True, help="Do not wait for the dev server.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask; use defaults.")
@@ -168,6 +170,7 @@ def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **o
 
     \b
     gpu-dev reserve --gpus 2 --hours 4
+    gpu-dev reserve -g 2 -t h100 -H 1h30 -n training
     gpu-dev reserve --gpus 0 --type cpu-x86 --no-wait
     """
     session = CommandSession(api_url)

@@ -5,6 +5,7 @@ import posixpath
 import shlex
 import shutil
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
@@ -25,6 +26,9 @@ from gpudev.cli.job_selection import choose_job, list_live_jobs
 from gpudev.cli.options import ID, is_id
 from gpudev.sdk.remote import openssh, remote_commands
 from gpudev.wire.reservations import JobView
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _HOME = "/home/dev"
 _EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}
@@ -138,8 +142,14 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
     click.get_current_context().exit(_run_until_interrupted(line))
 
 
+def _complete_paths(context: click.Context, parameter: click.Parameter, prefix: str) -> "list[CompletionItem]":
+    from gpudev.cli.shell_completion import complete_copy_paths  # slow to load
+
+    return complete_copy_paths(context, parameter, prefix)
+
+
 @click.command("cp")
-@click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True)
+@click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True, shell_complete=_complete_paths)
 @click.option(
     "-r", "-p", "-a", "_ignored", is_flag=True, help="Accepted and ignored: folders and times are copied anyway."
 )

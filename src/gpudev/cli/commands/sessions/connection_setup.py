@@ -12,6 +12,7 @@ from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.cli.job_selection import choose_job
+from gpudev.cli.options import SectionedCommand
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.sdk.http.event_stream import has_ended
@@ -22,7 +23,7 @@ from gpudev.wire.reservations import JobView
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class TrailingCommand(click.Command):
+class TrailingCommand(SectionedCommand):
     """Everything after `--` is a command for the dev server and is not parsed here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
