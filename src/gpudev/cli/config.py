@@ -167,6 +167,17 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "env_file": _existing_file,
 }
 PREFERENCE_NAMES = tuple(_PARSERS)
+_IF_NOT_SET = {
+    "github_user": "on one machine, your own public keys may log in",
+    "default_gpu_type": "the only type that has nodes; if there are several, you are asked",
+    "default_hours": "set by the server",
+    "default_disk": "your disk 'default'",
+    "ssh_config": "on",
+    "dotfiles": "none",
+    "startup_script": "none",
+    "env_file": "none",
+}
+"""What applies without the setting."""
 
 
 def _complete_names(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
@@ -212,7 +223,12 @@ def get_one(name: str, region: str | None) -> None:
 @click.argument("value")
 @_region_option
 def set_one(name: str, value: str, region: str | None) -> None:
-    """Set one setting."""
+    """Set one setting.
+
+    \b
+    gpu-dev config set default_gpu_type h100
+    gpu-dev config set default-hours 2h
+    """
     name = check_preference_name(name)
     where = _choose_region(name, region)
     parsed = parse_preference(name, value)
@@ -253,7 +269,7 @@ def import_all(file: IO[bytes]) -> None:
 @config.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_all(as_json: bool) -> None:
-    """Show all settings, and the API address in use."""
+    """Show all settings and what applies without them, and the API address in use."""
     stored = load_preferences(_config_path())
     in_use = _address_in_use()
     plain = {name: getattr(stored, name) for name in PREFERENCE_NAMES if name != API_URL}
@@ -262,10 +278,12 @@ def show_all(as_json: bool) -> None:
         output.write_line(json.dumps({**plain, API_URL: dict(stored.api_urls), **about}))
         return
     for name, value in plain.items():
-        output.write_line(f"{name:<18}{_format_value(value)}")
+        shown = f"{_format_value(value)}  (your setting)" if value is not None else f"-  ({_IF_NOT_SET[name]})"
+        output.write_line(output.indent_below_label(f"{name:<18}", shown, 18))
     for region, url in stored.api_urls or ((region_of(os.environ), None),):
         output.write_line(f"{API_URL:<18}{_format_value(url)}  ({region})")
-    output.write_line(f"{'in use':<18}{in_use or 'none: run `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
+    where = f"{in_use}  ({_address_source(stored)})" if in_use else ""
+    output.write_line(f"{'in use':<18}{where or 'none: run `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
     output.write_line(f"{'region':<18}{region_of(os.environ)}")
     output.write_line(f"{'stored in':<18}{_config_path()}")
 
@@ -292,6 +310,12 @@ def _address_in_use() -> str | None:
         return CommandSession().address.url
     except ClientError:
         return None
+
+
+def _address_source(stored: Preferences) -> str:
+    if os.environ.get("GPU_DEV_API_URL"):
+        return "from GPU_DEV_API_URL"
+    return "your setting" if stored.api_url(region_of(os.environ)) else "the system on this machine"
 
 
 def _format_value(value: object) -> str:

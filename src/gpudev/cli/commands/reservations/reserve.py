@@ -44,7 +44,11 @@ def reservation_options(function: _F) -> _F:
         click.option("--type", "--gpu-type", "-t", "gpu_type", type=GPU_TYPE, help="GPU type, e.g. a100."),
         click.option("--hours", "-H", type=DURATION, help="Duration from when the dev server is ready: 4, 90m, 1h30."),
         click.option(
-            "--gpus", "-g", type=click.IntRange(min=0), help="Number of GPUs; 0 for a CPU type.  [default: 1]"
+            "--gpus",
+            "-g",
+            metavar="N",
+            type=click.IntRange(min=0),
+            help="Number of GPUs; 0 for a CPU type.  [default: 1]",
         ),
     ):
         function = option(function)
