@@ -134,7 +134,7 @@ class DiskSize(click.ParamType):  # type: ignore[type-arg]
         return size
 
 
-class GpuType(click.ParamType):  # type: ignore[type-arg]
+class GpuTypeName(click.ParamType):  # type: ignore[type-arg]
     """A GPU type, in any case; the server checks that it exists."""
 
     name = "type"
@@ -182,7 +182,7 @@ DISK_ID = ObjectId("disk", "`gpu-dev disk list --deleted`")
 DURATION = Duration()
 SIZE = DiskSize()
 TEXT = PlainText()
-GPU_TYPE = GpuType()
+GPU_TYPE = GpuTypeName()
 
 
 def api_options(function: _F) -> _F:

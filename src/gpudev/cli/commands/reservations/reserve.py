@@ -11,8 +11,8 @@ from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.personalization import choose_personalization, personalization_options
-from gpudev.cli.commands.reservations.signals import signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
+from gpudev.cli.commands.signals import signals_ignored
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.options import DISK, DURATION, GPU_TYPE, TEXT, SectionedCommand, api_options
 from gpudev.sdk.errors import ClientError, Unreachable

@@ -17,9 +17,9 @@ from gpudev.cli.commands import folder_copy
 from gpudev.cli.commands.folder_copy import CountedFolder
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.reserve import build_request, reservation_options, submit_request
-from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.commands.sessions.connection_setup import TrailingCommand, choose_route, route_options
+from gpudev.cli.commands.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.http.endpoints import ApiReply

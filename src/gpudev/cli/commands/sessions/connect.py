@@ -12,7 +12,6 @@ import click
 
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.reservations.signals import signals_as_interrupt
 from gpudev.cli.commands.sessions.connection_setup import (
     TrailingCommand,
     check_ports_are_free,
@@ -21,6 +20,7 @@ from gpudev.cli.commands.sessions.connection_setup import (
     parse_forwards,
     route_options,
 )
+from gpudev.cli.commands.signals import signals_as_interrupt
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.cli.job_selection import choose_job, list_live_jobs
 from gpudev.cli.options import ID, is_id
