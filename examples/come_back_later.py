@@ -1,11 +1,14 @@
 """Start a long command and disconnect; another program, or `gpu-dev logs`, reads its output later."""
 
+import uuid
+
 from gpudev import GpuDev
 
 
 def begin(client: GpuDev) -> str:
-    # Submitting twice with the same key creates one reservation.
-    job = client.jobs.submit(gpus=1, hours=2, disk="none", name="long", idempotency_key="long-run-of-today")
+    # A second submit with the same key returns the same reservation, for 7 days and even if it has ended by then. So
+    # each run of this program has its own key.
+    job = client.jobs.submit(gpus=1, hours=2, disk="none", name="long", idempotency_key=f"long-run-{uuid.uuid4()}")
     server = client.server(job.job_id)
     server.start("for step in 1 2 3; do echo step $step; sleep 0.1; done")
     return server.id

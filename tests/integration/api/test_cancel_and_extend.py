@@ -53,6 +53,52 @@ async def test_an_active_one_keeps_its_gpus_until_they_are_confirmed_gone(ada: h
     assert (await ada.get(f"/v1/jobs/{behind['job_id']}")).json()["status"] == "active"
 
 
+@pytest.mark.parametrize(("exit_code", "outcome"), [(0, "done"), (17, "exit 17")])
+async def test_a_client_that_ran_a_command_says_how_it_ended(
+    ada: httpx2.AsyncClient, api: Api, exit_code: int, outcome: str
+) -> None:
+    view = await submit(ada, command="python train.py")
+    assert (view["command"], view["exit_code"], view["outcome"]) == ("python train.py", None, None)
+    await api.world.turn()
+    ended = (await ada.post(f"/v1/jobs/{view['job_id']}/cancel", json={"exit_code": exit_code})).json()
+    assert (ended["status"], ended["exit_code"], ended["outcome"]) == ("cancelled", exit_code, outcome)
+    told = await api.world.stores.reservations.events(identifier(view))
+    assert told[-1].message == f"the command ended with exit code {exit_code}"
+
+
+async def test_one_that_a_person_cancelled_says_that(ada: httpx2.AsyncClient) -> None:
+    for body in (None, {}, {"exit_code": None}):
+        view = await submit(ada, disk_name="none")
+        ended = (await ada.post(f"/v1/jobs/{view['job_id']}/cancel", json=body)).json()
+        assert (ended["exit_code"], ended["outcome"]) == (None, "cancelled")
+
+
+@pytest.mark.parametrize("body", [{"exit_code": 256}, {"exit_code": -1}, {"exit_code": "0"}, {"exit": 0}])
+async def test_an_end_that_cannot_be_is_refused(ada: httpx2.AsyncClient, body: dict[str, Any]) -> None:
+    view = await submit(ada)
+    refused(await ada.post(f"/v1/jobs/{view['job_id']}/cancel", json=body), 422, "invalid", *body)
+    assert (await ada.get(f"/v1/jobs/{view['job_id']}")).json()["status"] == "pending"
+
+
+async def test_an_extended_one_lasts_as_long_as_it_is_planned_to(ada: httpx2.AsyncClient, api: Api) -> None:
+    view = await submit(ada, gpu_count=1, duration_hours=4)
+    await api.world.turn()
+    answer = await ada.post(f"/v1/jobs/{view['job_id']}/extend", json={"extension_hours": 2})
+    assert (view["duration_hours"], answer.json()["duration_hours"]) == (4.0, 6.0)
+
+
+async def test_times_in_a_refusal_are_also_timestamps(ada: httpx2.AsyncClient, api: Api) -> None:
+    view = await submit(ada, gpu_count=1, duration_hours=4)
+    await api.world.turn()
+    answer = await ada.post(f"/v1/jobs/{view['job_id']}/extend", json={"extension_hours": 1000})
+    (written, moment), *others = answer.json()["times"].items()
+    assert written in refused(answer, 409, "conflict")
+    assert written == moment.replace("T", " ").replace("Z", " UTC")
+    assert others == []
+    other = await ada.post(f"/v1/jobs/{view['job_id']}/extend", json={"extension_hours": 0})
+    assert other.json()["times"] is None
+
+
 async def test_cancelling_wakes_the_processor(ada: httpx2.AsyncClient, api: Api) -> None:
     view = await submit(ada)
     await api.world.turn()

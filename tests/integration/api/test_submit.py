@@ -9,9 +9,12 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from gpudev.adapters.postgres.reservations.reservation_store import PostgresReservations
 from gpudev.domain import ids
 from gpudev.domain.cluster import Node
+from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.start_quotes import LONG_QUEUE_AHEAD
+from gpudev.ports.reservations import QueueAhead
 from gpudev.settings import LimitSettings
 from gpudev.workflows.reservations import submission
 from support.api.harness import Api, identifier, public_key, refused, submit
@@ -64,7 +67,9 @@ NEVER: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_is_asked_for_is_written_down_and_can_be_read_at_once(ada: httpx2.AsyncClient, api: Api) -> None:
+async def test_what_is_asked_for_is_written_down_and_can_be_read_at_once(api: Api) -> None:
+    api.restart(settings=replace(api.services.settings, cluster="kubernetes"))  # where an image means something
+    ada = await api.as_user()
     view = await submit(ada, gpu_count=2, duration_hours=4, name="training run", image="pytorch/pytorch:2.8.0")
     assert view["status"] == "pending"
     assert (view["gpu_type"], view["gpu_count"], view["node_count"], view["duration_hours"]) == ("h100", 2, 1, 4.0)
@@ -213,6 +218,15 @@ async def test_a_home_on_scratch_is_told_as_a_warning(ada: httpx2.AsyncClient) -
     assert "scratch" in (await submit(ada, disk_name=None))["warning"]
 
 
+async def test_a_home_on_scratch_names_the_reservation_that_has_the_disk(ada: httpx2.AsyncClient) -> None:
+    first = await submit(ada, disk_name=None, name="train")
+    second = await submit(ada, disk_name=None)
+    reason = f"disk 'default' is in use by reservation {first['reservation_id'][:8]} (train)"
+    assert (first["scratch_reason"], second["scratch_reason"]) == (None, reason)
+    assert second["warning"].endswith(f"because {reason}")
+    assert (await submit(ada, disk_name="none"))["scratch_reason"] is None
+
+
 async def test_a_users_limits_are_told_as_such(ada: httpx2.AsyncClient, bob: httpx2.AsyncClient, api: Api) -> None:
     limits = LimitSettings(max_queued_per_user=1, max_gpus_per_user=4)
     settings = replace(api.services.settings, limits=limits)
@@ -320,3 +334,40 @@ async def test_an_idempotency_key_is_short_visible_ascii(ada: httpx2.AsyncClient
             headers = {"Idempotency-Key": key.encode("latin-1")}
             answer = await ada.post("/v1/jobs/submit", json=body, headers=headers)  # type: ignore[arg-type]
             refused(answer, 422, "invalid", "Idempotency-Key")
+
+
+@pytest.mark.parametrize("gpu_count", [1, 16])
+async def test_one_that_a_processor_has_placed_before_the_answer_never_waits_for_itself(
+    ada: httpx2.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch, gpu_count: int
+) -> None:
+    count_ahead = PostgresReservations.count_ahead
+
+    async def after_the_processor(*arguments: Any) -> QueueAhead:
+        await api.world.turn(1)
+        return await count_ahead(*arguments)
+
+    monkeypatch.setattr(PostgresReservations, "count_ahead", after_the_processor)
+    view = await submit(ada, gpu_count=gpu_count)
+    assert view["status"] in ("preparing", "active")
+    assert (view["wait_reason"], view["queue_position"], view["eta"]) == (None, None, None)
+
+
+async def test_one_that_was_cancelled_before_the_answer_is_answered_as_that(
+    ada: httpx2.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_ahead = PostgresReservations.count_ahead
+
+    async def after_the_cancel(store: PostgresReservations, reservation: Reservation, *others: Any) -> QueueAhead:
+        await ada.post(f"/v1/jobs/{reservation.reservation_id}/cancel")
+        return await count_ahead(store, reservation, *others)
+
+    monkeypatch.setattr(PostgresReservations, "count_ahead", after_the_cancel)
+    view = await submit(ada)
+    assert (view["status"], view["outcome"], view["wait_reason"]) == ("cancelled", "cancelled", None)
+
+
+async def test_an_image_is_refused_where_dev_servers_are_no_containers(ada: httpx2.AsyncClient, api: Api) -> None:
+    body = {"gpu_type": "h100", "image": "python:3.12", "ssh_public_keys": [public_key()]}
+    answer = await ada.post("/v1/jobs/submit", json=body)
+    assert "leave it out" in refused(answer, 422, "image_unsupported", "image")
+    assert await api.world.stores.reservations.unreleased() == []

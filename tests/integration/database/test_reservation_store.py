@@ -55,6 +55,13 @@ class Desk:
         change = Change(row.reservation_id, row.status, row.version, NewEvent(to.value, "by a test"), to=to, **kwargs)  # type: ignore[arg-type]
         return await self.stores.reservations.apply_change(change, now=self.clock.now())
 
+    async def holder(self, row: Reservation) -> ReservationId | None:
+        """Of its disk."""
+        assert row.disk_id is not None
+        attachment = await self.stores.attachments.find_attachment(row.disk_id, row.reservation_id)
+        assert attachment is not None
+        return attachment.disk.holder
+
     async def release(self, row: Reservation) -> Reservation:
         change = Change(row.reservation_id, row.status, row.version, NewEvent("released", "gone"), release=True)
         return await self.stores.reservations.apply_change(change, now=self.clock.now())
@@ -128,11 +135,26 @@ async def test_a_disk_has_one_holder_until_it_is_released(desk: Desk) -> None:
     with pytest.raises(DiskHeld, match=str(first.reservation_id)[:8]):
         await desk.submit(desk.draft(disk_name="data"))
     ended = await desk.move(first, Status.CANCELLED)
-    with pytest.raises(DiskHeld):
+    successor = await desk.submit(desk.draft(disk_name="data"))
+    assert successor.disk_id == first.disk_id
+    assert await desk.holder(successor) == first.reservation_id
+    with pytest.raises(DiskHeld, match=str(successor.reservation_id)[:8]):
         await desk.submit(desk.draft(disk_name="data"))
     await desk.release(ended)
-    again = await desk.submit(desk.draft(disk_name="data"))
-    assert again.disk_id == first.disk_id
+    assert await desk.holder(successor) == successor.reservation_id
+
+
+async def test_a_successor_that_gives_up_leaves_the_disk_to_the_next(desk: Desk) -> None:
+    first = await desk.submit()
+    ended = await desk.move(first, Status.CANCELLED)
+    second = await desk.submit()
+    given_up = await desk.move(second, Status.CANCELLED)
+    third = await desk.submit()
+    assert (third.disk_id, third.scratch_reason) == (first.disk_id, None)
+    await desk.release(given_up)
+    assert await desk.holder(third) == first.reservation_id, "it still has a dev server"
+    await desk.release(ended)
+    assert await desk.holder(third) == third.reservation_id
 
 
 async def test_of_many_racing_for_one_disk_exactly_one_wins(desk: Desk) -> None:
@@ -148,6 +170,25 @@ async def test_without_a_name_the_default_disk_is_taken_and_the_next_is_told_of_
     assert (first.disk_name, second.disk_name) == ("default", None)
     [told] = await desk.stores.reservations.events(second.reservation_id)
     assert "scratch" in told.message
+
+
+async def test_who_gets_scratch_space_unasked_is_told_which_reservation_has_the_disk(desk: Desk) -> None:
+    first = await desk.submit(desk.draft(name="train"))
+    second, asked = await desk.submit(), await desk.submit(desk.draft(disk_name="none"))
+    reason = f"disk 'default' is in use by reservation {str(first.reservation_id)[:8]} (train)"
+    assert (second.scratch_reason, asked.scratch_reason) == (reason, None)
+    [told] = await desk.stores.reservations.events(second.reservation_id)
+    assert told.message == f"submitted; /home/dev is scratch space, because {reason}"
+    written = await desk.stores.reservations.find_reservation(second.reservation_id)
+    assert written is not None
+    assert written.scratch_reason == reason
+
+
+async def test_the_command_of_a_client_is_kept(desk: Desk) -> None:
+    row = await desk.submit(desk.draft(command="python train.py"))
+    written = await desk.stores.reservations.find_reservation(row.reservation_id)
+    assert written is not None
+    assert (row.command, written.command) == ("python train.py", "python train.py")
 
 
 async def test_two_reservations_can_never_hold_one_gpu(desk: Desk) -> None:

@@ -1,6 +1,7 @@
 """A reservation's disk: ready before its dev server starts, put away before it is released, and never lost between."""
 
 import itertools
+import random
 from uuid import uuid4
 
 import pytest
@@ -56,8 +57,10 @@ async def test_the_disk_is_put_away_before_the_reservation_is_released(stays: Di
     await stays.cancel(rid)
     await stays.go_on()
     assert not await stays.is_released(rid), "the machine still has the volume"
-    with pytest.raises(DiskHeld):
-        await stays.submit(8, disk="data")
+    successor = await stays.submit(8, disk="data")
+    await stays.go_on()
+    assert successor not in stays.cluster.specs
+    await stays.cancel(successor)
     stays.cluster.let_go(rid)
     await stays.go_on()
     assert await stays.is_released(rid)
@@ -68,6 +71,49 @@ async def test_the_disk_is_put_away_before_the_reservation_is_released(stays: Di
     assert (await stays.disk()).saved_as == snapshot.snapshot_id
     assert f"(disk 'data': snapshot {str(snapshot.snapshot_id)[:8]})" in (await stays.messages(rid))[-1]
     assert stays.read(await stays.start()) == "precious"
+
+
+async def test_one_with_free_gpus_waits_for_its_disk_and_says_for_whom(stays: DiskStays) -> None:
+    first = await stays.submit(1, disk=None)
+    await stays.go_on()
+    stays.write(first, "precious")
+    stays.cluster.lets_go = False
+    await stays.cancel(first)
+    second = await stays.submit(1, disk=None)
+    await stays.go_on()
+    row = await stays.get(second)
+    assert (row.status, row.disk_name, row.scratch_reason) == (Status.PREPARING, "default", None)
+    assert row.step == f"disk 'default': waits until reservation {str(first)[:8]}, which has ended, releases it"
+    assert second not in stays.cluster.specs
+    stays.cluster.let_go(first)
+    await stays.go_on(8)
+    assert await stays.status(second) is Status.ACTIVE
+    assert stays.read(second) == "precious"
+
+
+async def test_no_file_is_lost_whenever_the_next_one_is_submitted(stays: DiskStays) -> None:
+    """Submit, write, end, submit: the next one comes after any number of cycles, or while the cloud holds on."""
+    chances = random.Random(19)
+    written: list[str] = []
+    rid = await stays.submit(1, disk=None)
+    for round_number in range(12):
+        stays.cluster.lets_go = True
+        for late in list(stays.cluster.attached.keys() - {rid}):
+            stays.cluster.let_go(late)
+        await stays.go_on(12, until=lambda row: row.is_released or row.status is Status.ACTIVE)
+        assert await stays.status(rid) is Status.ACTIVE, await stays.messages(rid)
+        assert stays.read(rid) == "".join(written)
+        written.append(f"{round_number} ")
+        stays.write(rid, "".join(written))
+        stays.cluster.lets_go = chances.random() < 0.5
+        await stays.cancel(rid)
+        await stays.go_on(chances.randrange(3))
+        if chances.random() < 0.3:  # one that gives up in between
+            given_up = await stays.submit(1, disk=None)
+            await stays.go_on(chances.randrange(2))
+            await stays.cancel(given_up)
+        rid = await stays.submit(1, disk=None)
+        assert (await stays.get(rid)).scratch_reason is None
 
 
 async def test_a_disk_that_cannot_be_made_ready_fails_the_reservation_and_says_why(stays: DiskStays) -> None:

@@ -96,7 +96,7 @@ TWO_GROUPS = [group("gpu-nodes-h100-a", 2, 3), group("gpu-nodes-h100-b", 1, 1)]
     ("no group", H100, [h100("a")], [], [], (8, 8, 8, 1, 1, 1, 8)),
     ("an empty group", H100, [], [group("gpu-nodes-h100", 0, 2)], [], (0, 0, 0, 0, 0, 2, 8)),
     # 3 and 4. Used by pods, ours or not, ready and uncordoned nodes only.
-    ("foreign pods", H100, [h100("a", foreign_units=3)], None, [], (8, 5, 5, 0, 1, 1, 8)),
+    ("foreign pods", H100, [h100("a", foreign_units=3)], None, [], (8, 5, 4, 0, 1, 1, 8)),
     ("our pods", H100, [h100("a")], None, [held(1, 1, ("a", range(6)))], (8, 2, 2, 0, 1, 1, 8)),
     ("cordoned", H100, [h100("a", schedulable=False)], None, [], (8, 0, 0, 0, 1, 1, 8)),
     # 5. Full nodes.
@@ -104,7 +104,7 @@ TWO_GROUPS = [group("gpu-nodes-h100-a", 2, 3), group("gpu-nodes-h100-b", 1, 1)]
     # 6. Max reservable: up to four whole nodes, else the best single one; others one node; CPU one slot.
     ("five whole nodes", H100, [h100(n) for n in "abcde"], None, [], (40, 40, 32, 5, 5, 5, 8)),
     ("three whole nodes", H100, [h100(n) for n in "abc"], None, [], (24, 24, 24, 3, 3, 3, 8)),
-    ("no whole node", H100, [h100(n, foreign_units=2) for n in "abc"], None, [], (24, 18, 6, 0, 3, 3, 8)),
+    ("no whole node", H100, [h100(n, foreign_units=2) for n in "abc"], None, [], (24, 18, 4, 0, 3, 3, 8)),
     ("single-node type", T4, [Node("t", "t4", 4), Node("u", "t4", 4)], None, [], (8, 8, 4, 2, 2, 2, 4)),
     # CPU nodes: three user slots each, one per reservation.
     ("CPU slots", CPU, [Node("c", "cpu-x86", 3), Node("d", "cpu-x86", 3)], None, [], (6, 6, 1, 2, 2, 2, 0)),

@@ -61,6 +61,11 @@ def test_other_counts_are_refused_with_what_to_ask_for(gpu_type: str, count: int
     assert refusal(ask(gpu_type, count)) == f"gpu_count: {reason}"
 
 
+@pytest.mark.parametrize("name", ["H100", "h100", "H100".title()])
+def test_a_type_is_found_in_any_case(name: str) -> None:
+    assert ask(name) == ask("h100")
+
+
 def test_a_single_node_of_sixteen_gives_sixteen_on_one_node() -> None:
     big = GpuType("big", "x.16", 16, 1, 1)
     answer = admit_request(AdmissionRequest("big", 16), {"big": big}, [], LimitSettings(), UserUsage())
@@ -124,6 +129,17 @@ class TestOnAFixedCluster:
     def test_what_its_nodes_can_never_hold_is_refused(self, gpu_type: str, count: int, reason: str) -> None:
         assert refusal(ask(gpu_type, count, fixed=True)) == reason
         assert isinstance(ask(gpu_type, count, fixed=False), Admitted), "an elastic cluster may grow"
+
+    @pytest.mark.parametrize(("count", "reason"), [
+        (3, "invalid GPU count 3 for h100; ask for 1, 2, 4, 8"),
+        (0, "h100 is a GPU type; ask for 1, 2, 4, 8 GPUs, or name a CPU type for 0"),
+        (100, "100 GPUs are more than h100 offers: at most 8, all of one node"),
+    ])  # fmt: skip
+    def test_an_error_names_only_what_its_nodes_can_ever_give(self, count: int, reason: str) -> None:
+        assert refusal(ask("h100", count, fixed=True)) == f"gpu_count: {reason}"
+
+    def test_an_unknown_type_is_answered_with_those_that_are_here(self) -> None:
+        assert refusal(ask("h300", fixed=True)) == "gpu_type: GPU type 'h300' is unknown; available: h100"
 
     def test_a_small_node_gives_what_it_has(self) -> None:
         small = [Node("a", "h100", 3)]

@@ -74,8 +74,8 @@ class Submission:
             earlier = await self.reservations.find_submission(user.user_id, idempotency_key, fingerprint)
             if earlier is not None:
                 return Submitted(await self._with_estimate(earlier, (await self.nodes())[0]), replayed=True)
-        self._check_image(request)
         _check_names(request)
+        self._check_image(request)
         setup = check_personalization(
             Personalization(request.environment or {}, request.dotfiles, request.startup_script)
         )

@@ -152,9 +152,9 @@ def follow_history(session: CommandSession, job: JobView) -> Iterator[JobEvent]:
 
 
 def format_event(event: JobEvent) -> str:
-    label = f"{formatting.local_time(event.at, formatting.utc_now())}  {output.clean(event.kind):<10}  "
-    first, *others = formatting.in_own_zone(event.message, event.times, formatting.utc_now()).split(
-        "\n"
-    )  # log lines may follow; they are not wrapped
+    now = formatting.utc_now()
+    label = f"{formatting.local_time(event.at, now)}  {output.clean(event.kind):<10}  "
+    # Log lines may follow; they are not wrapped.
+    first, *others = formatting.in_own_zone(event.message, event.times, now).split("\n")
     quoted = (" " * len(label) + output.clean(line) for line in others)
     return "\n".join((output.indent_below_label(label, output.clean(first), len(label)), *quoted))
