@@ -120,3 +120,13 @@ def test_the_ssh_line_of_status_works_with_gpu_devs_own_key(cli: Cli, api: FakeA
     assert f"ssh -i {key} -p 31234 dev@127.0.0.1" in cli.run("status").stdout
     assert cli.run("ssh-config").returncode == 0
     assert "ssh gpu-dev-training" in cli.run("status").stdout
+
+
+def test_cp_takes_the_options_of_other_programs_and_asks_for_a_missing_colon(cli: Cli, api: FakeApi) -> None:
+    api.add(status="active", name="training")
+    for option in ("-r", "-a", "-rp"):
+        done = cli.run("cp", option, "nowhere", "training:")
+        assert (done.returncode, done.stderr) == (8, "Error: no local file nowhere.\n")
+    missing = cli.run("cp", ".ssh", "training")
+    assert missing.returncode == 2
+    assert "did you mean training: ?" in missing.stderr
