@@ -127,6 +127,7 @@ def test_cp_takes_the_options_of_other_programs_and_asks_for_a_missing_colon(cli
     for option in ("-r", "-a", "-rp"):
         done = cli.run("cp", option, "nowhere", "training:")
         assert (done.returncode, done.stderr) == (8, "Error: no local file nowhere.\n")
+    assert cli.run("cp", "nobody:a", "b").returncode == 4
     missing = cli.run("cp", ".ssh", "training")
     assert missing.returncode == 2
     assert "did you mean training: ?" in missing.stderr

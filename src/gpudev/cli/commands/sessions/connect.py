@@ -105,7 +105,8 @@ def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy
     tar c project | gpu-dev exec -- 'tar x'
     """
     if not command:
-        raise usage_error("give a command after --", "`gpu-dev connect` opens a shell")
+        step = "A command for the dev server comes after `--`" if job_id else "`gpu-dev connect` opens a shell"
+        raise usage_error("give a command after --", step)
     program = openssh.find_program()
     session = CommandSession(api_url)
     job = get_ready_job(session, job_id, may_ask=False)
