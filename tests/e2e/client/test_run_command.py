@@ -172,3 +172,14 @@ def test_a_reservation_that_ends_meanwhile_says_so(system: System, client: GpuDe
     _, told = process.communicate(timeout=60)
     assert process.returncode == 6
     assert "was cancelled while the command ran" in told
+
+
+def test_runs_one_after_the_other_find_each_others_files(system: System, client: GpuDev, folder: Path) -> None:
+    for count in range(1, 5):
+        done = run(system, folder, "run", "--no-copy", "--", f"echo {count} >> ~/results; cat ~/results")
+        assert (done.returncode, done.stdout.split()) == (0, [str(n + 1) for n in range(count)]), done.stderr
+        assert "scratch" not in done.stderr
+    run(system, folder, "run", "--no-copy", "--", "exit 17")
+    ended = client.jobs.list(status=[], limit=5)
+    assert [job.outcome for job in ended] == ["exit 17", "done", "done", "done", "done"]
+    assert [job.command for job in ended][:1] == ["exit 17"]

@@ -71,6 +71,10 @@ async def test_a_job_has_the_specifications_fields(api: Api) -> None:
         "users",
         "jupyter",
         "gpus",
+        "scratch_reason",
+        "command",
+        "exit_code",
+        "outcome",
     }
     submit = document["paths"]["/v1/jobs/submit"]["post"]
     assert submit["requestBody"]["content"]["application/json"]["examples"]

@@ -88,3 +88,12 @@ def test_a_large_folder_is_asked_about_before_anything_is_reserved(cli: Cli, api
         assert terminal.wait() == 5
         assert "nothing was run" in terminal.text
     assert api.jobs == {}
+
+
+def test_who_gets_scratch_space_unasked_is_told_by_whatever_starts_something(cli: Cli, api: FakeApi) -> None:
+    api.scratch_reason = "disk 'default' is in use by reservation 2ed7fb38 (train)"
+    api.on_submit = lambda api, job: api.change(job.reservation_id, status="failed", failure_reason="enough") and None
+    for arguments in (["run", "--no-copy", "--", "sh", "-c", "echo $HOME"], ["reserve"], ["reserve", "--json"]):
+        done = cli.run(*arguments)
+        assert f"scratch space and is lost at the end of this reservation, because {api.scratch_reason}" in done.stderr
+    assert [job.command for job in api.jobs.values()] == ["sh -c 'echo $HOME'", None, None]

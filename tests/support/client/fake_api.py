@@ -40,6 +40,8 @@ class FakeApi:
         self.not_known_yet: set[str] = set()
         """Fields that a server of an earlier version does not send."""
         self.operator_asks = True
+        self.scratch_reason: str | None = None
+        """Of every submit from now on."""
         self.on_submit: Callable[[FakeApi, JobView], None] = lambda _api, _job: None
         self.troubles: dict[str, deque[Trouble]] = {}
         self.streams_end_after: deque[int] = deque()
@@ -259,6 +261,8 @@ class _Handler(BaseHTTPRequestHandler):
             name=ask.name,
             image=ask.image,
             disk_name=ask.disk_name,
+            command=ask.command,
+            scratch_reason=api.scratch_reason,
         )
         api.submitted[key] = job
         threading.Thread(target=api.on_submit, args=(api, job), daemon=True).start()
