@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from gpudev.cli import COMPLETION_VARIABLE, output, overview
-from gpudev.cli.exit_codes import CliError, ExitCode, error_json, error_text, exit_code_of
+from gpudev.cli.exit_codes import CliError, ExitCode, exit_code_of, write_error
 from gpudev.lazy_group import LazyGroup
 from gpudev.sdk.errors import ClientError
 from gpudev.version import __version__
@@ -30,7 +30,10 @@ class CommandGroup(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        args = [overview.ALIASES.get(args[0], args[0]), *args[1:]]
         name = args[0]
+        if name == "help":
+            return self.resolve_command(ctx, [*args[1:2], "--help"])
         if name not in overview.LOCATIONS and not name.startswith("-"):
             raise click.UsageError(f"No command named {name[:80]!r}{_did_you_mean(name)}", ctx)
         return super().resolve_command(ctx, args)
@@ -42,7 +45,7 @@ class CommandGroup(LazyGroup):
 def _did_you_mean(name: str) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, overview.SUMMARIES, n=1)
+    close = get_close_matches(name, [*overview.SUMMARIES, *overview.ALIASES], n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -62,6 +65,8 @@ def invoke(arguments: Sequence[str]) -> int:
             root.invoke(context)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the outermost frame: everything becomes an exit code
+        if COMPLETION_VARIABLE in os.environ and isinstance(error, KeyboardInterrupt | click.Abort):
+            return ExitCode.INTERRUPTED  # a message would land in the user's command line
         return report_error(error, json_output=_wants_json(arguments))
     return ExitCode.OK
 
@@ -82,12 +87,7 @@ def report_error(error: BaseException, *, json_output: bool) -> int:
             failure = _as_client_error(error)
     if os.environ.get("GPU_DEV_DEBUG"):
         _show_traceback(error)
-    if json_output:
-        from json import dumps
-
-        output.write_note(dumps(error_json(failure)))
-    else:
-        output.write_note(error_text(failure))
+    write_error(failure, as_json=json_output)
     return exit_code_of(failure)
 
 

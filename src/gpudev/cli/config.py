@@ -1,7 +1,6 @@
 """`gpu-dev config`."""
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from gpudev import paths
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.options import DURATION_FORMS, parse_hours
 from gpudev.sdk.api_address import region_of
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.user_files import API_URL, Preferences, file_lock, load_preferences, read_object, write_object
@@ -23,7 +23,7 @@ from gpudev.sdk.user_files import API_URL, Preferences, file_lock, load_preferen
 # `api_url` is stored per region; all other settings apply to every region. `sdk.api_address` chooses the address.
 
 
-_ALIASES = {"disk": "default_disk", "startup-script": "startup_script", "env-file": "env_file"}
+_ALIASES = {"disk": "default_disk"}
 _REGION = r"[a-z0-9][a-z0-9-]{0,39}"
 _GPU_TYPE = r"[a-z0-9][a-z0-9.-]{0,49}"
 
@@ -78,7 +78,8 @@ def _read_cli_config(text: bytes) -> Any:
 
 
 def check_preference_name(name: str) -> str:
-    """Resolve aliases and check that the setting exists."""
+    """Resolve aliases and check that the setting exists; a dash is as good as an underscore."""
+    name = name.replace("-", "_")
     name = _ALIASES.get(name, name)
     if name not in _PARSERS:
         raise usage_error(f"no setting named {name[:80]!r}", f"Settings: {', '.join(_PARSERS)}")
@@ -118,12 +119,9 @@ def _gpu_type(text: str) -> str:
 
 
 def _hours(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = math.nan
-    if not math.isfinite(hours) or hours <= 0:
-        raise usage_error(f"invalid number of hours {text[:80]!r} (expected e.g. 4 or 0.5)")
+    hours = parse_hours(text)
+    if hours is None:
+        raise usage_error(f"invalid duration {text[:80]!r} (expected {DURATION_FORMS})")
     return hours
 
 
@@ -169,6 +167,22 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "env_file": _existing_file,
 }
 PREFERENCE_NAMES = tuple(_PARSERS)
+_IF_NOT_SET = {
+    "github_user": "on one machine, your own public keys may log in",
+    "default_gpu_type": "the only type that has nodes; if there are several, you are asked",
+    "default_hours": "set by the server",
+    "default_disk": "your disk 'default'",
+    "ssh_config": "on",
+    "dotfiles": "none",
+    "startup_script": "none",
+    "env_file": "none",
+}
+"""What applies without the setting."""
+
+
+def _complete_names(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
+    return [name for name in PREFERENCE_NAMES if name.startswith(prefix.replace("-", "_"))]
+
 
 _region_option = click.option("--region", help="Region of the api_url (default: the current one).")
 
@@ -191,7 +205,7 @@ def config() -> None:
 
 
 @config.command("get")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_names)
 @_region_option
 def get_one(name: str, region: str | None) -> None:
     """Print one setting."""
@@ -205,11 +219,16 @@ def get_one(name: str, region: str | None) -> None:
 
 
 @config.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_names)
 @click.argument("value")
 @_region_option
 def set_one(name: str, value: str, region: str | None) -> None:
-    """Set one setting."""
+    """Set one setting.
+
+    \b
+    gpu-dev config set default_gpu_type h100
+    gpu-dev config set default-hours 2h
+    """
     name = check_preference_name(name)
     where = _choose_region(name, region)
     parsed = parse_preference(name, value)
@@ -218,7 +237,7 @@ def set_one(name: str, value: str, region: str | None) -> None:
 
 
 @config.command("unset")
-@click.argument("name")
+@click.argument("name", shell_complete=_complete_names)
 @_region_option
 def unset_one(name: str, region: str | None) -> None:
     """Remove one setting."""
@@ -250,7 +269,7 @@ def import_all(file: IO[bytes]) -> None:
 @config.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_all(as_json: bool) -> None:
-    """Show all settings, and the API address in use."""
+    """Show all settings and what applies without them, and the API address in use."""
     stored = load_preferences(_config_path())
     in_use = _address_in_use()
     plain = {name: getattr(stored, name) for name in PREFERENCE_NAMES if name != API_URL}
@@ -259,10 +278,12 @@ def show_all(as_json: bool) -> None:
         output.write_line(json.dumps({**plain, API_URL: dict(stored.api_urls), **about}))
         return
     for name, value in plain.items():
-        output.write_line(f"{name:<18}{_format_value(value)}")
+        shown = f"{_format_value(value)}  (your setting)" if value is not None else f"-  ({_IF_NOT_SET[name]})"
+        output.write_line(output.indent_below_label(f"{name:<18}", shown, 18))
     for region, url in stored.api_urls or ((region_of(os.environ), None),):
         output.write_line(f"{API_URL:<18}{_format_value(url)}  ({region})")
-    output.write_line(f"{'in use':<18}{in_use or 'none: run `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
+    where = f"{in_use}  ({_address_source(stored)})" if in_use else ""
+    output.write_line(f"{'in use':<18}{where or 'none: run `gpu-dev up`, or `gpu-dev config set api_url URL`'}")
     output.write_line(f"{'region':<18}{region_of(os.environ)}")
     output.write_line(f"{'stored in':<18}{_config_path()}")
 
@@ -289,6 +310,12 @@ def _address_in_use() -> str | None:
         return CommandSession().address.url
     except ClientError:
         return None
+
+
+def _address_source(stored: Preferences) -> str:
+    if os.environ.get("GPU_DEV_API_URL"):
+        return "from GPU_DEV_API_URL"
+    return "your setting" if stored.api_url(region_of(os.environ)) else "the system on this machine"
 
 
 def _format_value(value: object) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
+from gpudev.cli import output
 from gpudev.sdk.errors import (
     ClientError,
     Forbidden,
@@ -86,10 +87,19 @@ def exit_code_of(error: ClientError) -> ExitCode:
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ExitCode.INTERNAL)
 
 
-def error_text(error: ClientError) -> str:
-    """For terminals."""
-    sentences = (_message_in_own_zone(error).strip(), error.next_step.strip())
-    return "Error: " + " ".join(_with_full_stop(sentence) for sentence in sentences if sentence)
+def write_error(error: ClientError, *, as_json: bool) -> None:
+    """To standard error, for people or for programs. An interrupt is what the user wanted, so it is not called an
+    error."""
+    if as_json:
+        from json import dumps
+
+        output.write_note(dumps(error_json(error)))
+        return
+    message, hint = (_with_full_stop(text.strip()) for text in (_message_in_own_zone(error), error.next_step))
+    if exit_code_of(error) is ExitCode.INTERRUPTED:
+        output.write_error("", message[:1].upper() + message[1:], hint)
+    else:
+        output.write_error("Error:", message, hint)
 
 
 def error_json(error: ClientError) -> dict[str, Any]:
@@ -114,7 +124,7 @@ def _message_in_own_zone(error: ClientError) -> str:
 
 
 def _with_full_stop(sentence: str) -> str:
-    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+    return sentence if not sentence or sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 
 def usage_error(message: str, next_step: str = "") -> CliError:

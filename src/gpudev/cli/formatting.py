@@ -17,6 +17,7 @@ _SOON = 30 * 60.0
 """Seconds before expiry in which commands show a warning."""
 _A_MOMENT = 30.0
 """Shorter waits, in seconds, are shown as 'any moment'."""
+_SHORTEST_BAR = 10
 
 
 def utc_now() -> datetime:
@@ -30,6 +31,25 @@ def short_id(reservation_id: str) -> str:
 
 def colour_of(status: str) -> str:
     return _COLOURS[Status(status)] if status in _COLOURS else "dim"
+
+
+def outcome(job: JobView) -> str:
+    """How it ended ('done', 'exit 17', 'cancelled'), or its status."""
+    return job.outcome or job.status
+
+
+def colour_of_outcome(job: JobView) -> str:
+    word = outcome(job)
+    if word == "done":
+        return "green"
+    return "red" if word.startswith("exit ") or word == "killed" else colour_of(job.status)
+
+
+def time_used(job: JobView, now: datetime) -> str:
+    """How long it has run, or did; '-': it never started."""
+    if job.launched_at is None:
+        return "-"
+    return format_duration(((job.reservation_ended or now) - job.launched_at).total_seconds())
 
 
 def hardware(job: JobView) -> str:
@@ -96,9 +116,9 @@ def in_own_zone(text: str, times: Mapping[str, datetime], now: datetime) -> str:
 
 
 def headline(job: JobView) -> str:
-    return (
-        f"Reservation {short_id(job.reservation_id)}: {hardware(job)} for {format_duration(job.duration_hours * 3600)}"
-    )
+    name = f" ({job.name})" if job.name else ""
+    length = format_duration(job.duration_hours * 3600)
+    return f"Reservation {short_id(job.reservation_id)}{name}: {hardware(job)} for {length}"
 
 
 def start_estimate(job: JobView, now: datetime) -> str:
@@ -151,6 +171,22 @@ def likely_interval(eta: EtaView, now: datetime) -> str:
         return ""
     same_unit = shortest.endswith(" min") and longest.endswith(" min") and " h " not in shortest + longest
     return f"{shortest.removesuffix(' min')} to {longest}" if same_unit else f"{shortest} to {longest}"
+
+
+def wait_bar(since: datetime, now: datetime, eta: EtaView, width: int) -> str:
+    """'[#####----|----------]': waited so far, the expected start, and at the end the latest one. Empty: no room, or
+    the latest start has passed."""
+    total, room = (eta.latest - since).total_seconds(), width - 2
+    if room < _SHORTEST_BAR or eta.latest <= now or total <= 0:
+        return ""
+
+    def place(time: datetime) -> int:
+        return min(room - 1, max(0, int((time - since).total_seconds() / total * room)))
+
+    cells = ["#" if index < place(now) else "-" for index in range(room)]
+    if eta.expected is not None:
+        cells[max(place(eta.expected), place(now))] = "|"
+    return f"[{''.join(cells)}]"
 
 
 def guaranteed_start(latest: datetime, now: datetime) -> str:

@@ -32,7 +32,7 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run the program with these arguments; return the exit code."""
     if COMPLETION_VARIABLE not in os.environ:
-        if arguments in (["--help"], ["-h"]):
+        if arguments in (["--help"], ["-h"], ["help"]):
             from gpudev.cli.overview import help_page
 
             sys.stdout.write(help_page())

@@ -1,9 +1,8 @@
 """Shared options and parameter types of the commands."""
 
-import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,19 +12,26 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ID = r"[0-9a-fA-F-]{4,36}"
 _DISK = r"[a-z0-9-]{1,63}"
+_LONGEST_NAME = 63
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+DURATION_FORMS = "e.g. 90m, 2h, 1h30 or 1d; a number alone means hours"
 
 
 class ReservationId(click.ParamType):  # type: ignore[type-arg]  # generic only in later versions of click
-    """A reservation id or a prefix of one; the server checks that it is unique."""
+    """A reservation id, a prefix of one, or a name; `job_selection` finds the reservation."""
 
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if not re.fullmatch(_ID, text):
+        if is_id(text):
+            return text.lower()
+        if not 1 <= len(text) <= _LONGEST_NAME or not text.isprintable() or "/" in text:
             shown = text[:80].encode("ascii", "backslashreplace").decode()
-            self.fail(f"invalid reservation id '{shown}' (expected 4 or more hex digits, as `gpu-dev list` shows)")
-        return text.lower()
+            self.fail(
+                f"invalid reservation id '{shown}' (expected an id or a name, as `gpu-dev list` shows)", param, ctx
+            )
+        return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
@@ -33,6 +39,11 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # generic only 
         from gpudev.cli.shell_completion import complete_reservation_ids
 
         return [CompletionItem(short, help=text) for short, text in complete_reservation_ids(incomplete)]
+
+
+def is_id(text: str) -> bool:
+    """Whether this may be an id or a prefix of one. A name may look the same."""
+    return re.fullmatch(_ID, text) is not None
 
 
 class DiskName(click.ParamType):  # type: ignore[type-arg]
@@ -73,35 +84,83 @@ class ObjectId(click.ParamType):  # type: ignore[type-arg]
         return text.lower()
 
 
-class Hours(click.ParamType):  # type: ignore[type-arg]
-    """A number of hours; the server checks the limit."""
+def parse_hours(text: str) -> float | None:
+    """Hours from 4, 0.5, 90m, 2h, 1h30, 1h30m, 1d12h or '1 h 30 min'; a bare number means hours. None: invalid."""
+    compact = re.sub(r"\s+", "", text).lower()
+    if re.fullmatch(_NUMBER, compact):
+        compact += "h"
+    elif re.search(r"h\d+$", compact):  # 1h30
+        compact += "m"
+    parts = re.fullmatch(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?", compact)
+    if parts is None:
+        return None
+    days, hours, minutes = (float(part or 0) for part in parts.groups())
+    return 24 * days + hours + minutes / 60 or None
 
-    name = "hours"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            hours = float(value)
-        except ValueError:
-            hours = math.nan
-        if not math.isfinite(hours) or hours <= 0:
-            self.fail(f"invalid number of hours {str(value)[:80]!r} (expected e.g. 4 or 0.5)", param, ctx)
-        return hours
+def parse_gigabytes(text: str) -> int | None:
+    """Gigabytes from 200, 200G, 200GB or 2T; a bare number means gigabytes. None: invalid."""
+    found = re.fullmatch(r"(\d{1,9})(|[gt](?:i?b)?)", re.sub(r"\s+", "", text).lower())
+    if found is None or int(found[1]) == 0:
+        return None
+    return int(found[1]) * (1024 if found[2].startswith("t") else 1)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A duration such as 90m, 2h or 1d, converted to hours; a bare number means hours."""
+    """A duration, converted to hours; the server checks the limit."""
 
     name = "time"
-    _HOURS: ClassVar[dict[str, float]] = {"m": 1 / 60, "h": 1, "d": 24, "": 1}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([mhd]?)", str(value).strip().lower())
-        hours = float(found[1]) * self._HOURS[found[2]] if found else 0.0
-        if hours <= 0:
-            self.fail(f"invalid duration {str(value)[:80]!r} (expected e.g. 90m, 2h or 1d)", param, ctx)
+        hours = parse_hours(str(value))
+        if hours is None:
+            self.fail(f"invalid duration {str(value)[:80]!r} (expected {DURATION_FORMS})", param, ctx)
         return hours
+
+
+class DiskSize(click.ParamType):  # type: ignore[type-arg]
+    """A size, converted to gigabytes; the server checks the limit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        size = parse_gigabytes(str(value))
+        if size is None:
+            self.fail(f"invalid size {str(value)[:80]!r} (expected e.g. 200, 200G or 2T)", param, ctx)
+        return size
+
+
+class GpuTypeName(click.ParamType):  # type: ignore[type-arg]
+    """A GPU type, in any case; the server checks that it exists."""
+
+    name = "type"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return TEXT.convert(value, param, ctx).lower()
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from gpudev.cli.shell_completion import complete_gpu_types
+
+        return [CompletionItem(name, help=text) for name, text in complete_gpu_types(incomplete)]
+
+
+class SnapshotId(ObjectId):
+    """A snapshot of the disk that the same command line names."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from gpudev.cli.shell_completion import complete_snapshots
+
+        disk = ctx.params.get("name")
+        found = complete_snapshots(disk, incomplete) if isinstance(disk, str) else []
+        return [CompletionItem(short, help=text) for short, text in found]
 
 
 class PlainText(click.ParamType):  # type: ignore[type-arg]
@@ -118,11 +177,12 @@ class PlainText(click.ParamType):  # type: ignore[type-arg]
 
 ID = ReservationId()
 DISK = DiskName()
-SNAPSHOT = ObjectId("snapshot", "`gpu-dev disk snapshots`")
+SNAPSHOT = SnapshotId("snapshot", "`gpu-dev disk snapshots`")
 DISK_ID = ObjectId("disk", "`gpu-dev disk list --deleted`")
-HOURS = Hours()
 DURATION = Duration()
+SIZE = DiskSize()
 TEXT = PlainText()
+GPU_TYPE = GpuTypeName()
 
 
 def api_options(function: _F) -> _F:
@@ -131,3 +191,29 @@ def api_options(function: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print the API's response as JSON and nothing else.")(
         function
     )
+
+
+# Sections of long help pages.
+
+
+_SECTIONS = {
+    "Hardware and time": ("gpus", "gpu_type", "hours", "name", "image"),
+    "Files": ("disk", "folder", "no_copy", "results"),
+    "Login": ("github_user", "key_file"),
+    "Set-up": ("variables", "env_files", "dotfiles", "startup_script"),
+    "Waiting": ("max_wait", "no_wait", "detach", "keep", "yes"),
+}
+
+
+class SectionedCommand(click.Command):
+    """Its help page shows options in sections; those of no section come last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {str(one.name): record for one in self.get_params(ctx) if (record := one.get_help_record(ctx))}
+        for title, names in _SECTIONS.items():
+            if rows := [records.pop(name) for name in names if name in records]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if records:
+            with formatter.section("Other options"):
+                formatter.write_dl(list(records.values()))

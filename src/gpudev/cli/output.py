@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TextIO
 
 # C0 and C1 controls and bidirectional overrides: a user-chosen name must not control the terminal.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "?")
@@ -51,9 +52,15 @@ def stdout_is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def terminal_columns() -> int:
+def stderr_is_terminal() -> bool:
+    """Whether standard error is a terminal with cursor control."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def terminal_columns(stream: TextIO | None = None) -> int:
+    """Of standard output, unless another stream is given."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        return os.get_terminal_size((stream or sys.stdout).fileno()).columns or 80
     except (OSError, ValueError):
         return 80
 
@@ -68,39 +75,72 @@ def wants_colour() -> bool:
 
 
 def paint(text: str, colour: str | None) -> str:
-    if colour is None or not wants_colour():
-        return text
+    """For standard output."""
+    return _painted(text, colour) if colour is not None and wants_colour() else text
+
+
+def _painted(text: str, colour: str) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    colours: Sequence[str | None] = (),
-    *,
-    unabridged: bool = False,
-) -> str:
+def write_error(label: str, message: str, hint: str) -> None:
+    """To standard error. On a terminal broken between words, with the hint on its own lines; otherwise one line."""
+    if not stderr_is_terminal():
+        write_note(" ".join(part for part in (label, message, hint) if part))
+        return
+    with suppress(OSError):
+        sys.stdout.flush()
+    columns = max(20, terminal_columns(sys.stderr))
+    first, *others = wrap(clean(f"{label} {message}".lstrip()), columns) or [""]
+    hints = wrap(clean(hint), columns)
+    if not os.environ.get("NO_COLOR"):
+        first = first.replace(label, _painted(label, "red"), 1) if label else first
+        hints = [_painted(line, "dim") for line in hints]
+    sys.stderr.write("".join(f"{line}\n" for line in (first, *others, *hints)))
+    sys.stderr.flush()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequence[str | None] = ()) -> str:
     """Columns of plain text, two spaces apart; `colours` paints each row's second column.
 
-    On a terminal, the last column is cut to fit, or continues below its row if `unabridged`. Otherwise lines have
-    full length.
+    On a terminal nothing is cut: what does not fit continues below its row. Otherwise lines have full length.
     """
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(_width(row[i]) for row in (header, *cleaned)) for i in range(len(header))]
+    shown = len(header)
     below: list[list[str]] = [[] for _ in cleaned]
     if stdout_is_terminal():
-        available = terminal_columns() - sum(widths[:-1]) - 2 * (len(widths) - 1)
-        widths[-1] = max(_NARROWEST, min(widths[-1], available))
-        for index, row in enumerate(cleaned):
-            row[-1], rest = split(row[-1], widths[-1]) if unabridged else (cut(row[-1], widths[-1]), "")
-            below[index] = wrap(rest, terminal_columns() - len(_CONTINUATION_INDENT))
-    lines = [paint(_align(header, widths), "bold")]
+        shown = _fitting_columns(widths, terminal_columns())
+        widths = widths[:shown]
+        if shown == len(header):
+            widths[-1] = min(widths[-1], terminal_columns() - sum(widths[:-1]) - 2 * (shown - 1))
+        below = [_move_below(header, row, shown, widths[-1]) for row in cleaned]
+    lines = [paint(_align(header[:shown], widths), "bold")]
     for index, row in enumerate(cleaned):
-        cells = [_pad(cell, width) for cell, width in zip(row, widths, strict=True)]
-        if colours:
+        cells = [_pad(cell, width) for cell, width in zip(row[:shown], widths, strict=True)]
+        if colours and shown > 1:
             cells[1] = paint(cells[1], colours[index])
         lines += ["  ".join(cells).rstrip(), *(_CONTINUATION_INDENT + line for line in below[index])]
     return "\n".join(lines)
+
+
+def _fitting_columns(widths: Sequence[int], available: int) -> int:
+    """How many columns stand side by side. The last one, which is free text, may be narrower than its text."""
+    least = [*widths[:-1], min(widths[-1], _NARROWEST)]
+    shown = len(least)
+    while shown > 1 and sum(least[:shown]) + 2 * (shown - 1) > available:
+        shown -= 1
+    return shown
+
+
+def _move_below(header: Sequence[str], row: list[str], shown: int, last_width: int) -> list[str]:
+    """Shorten the row to what fits; the lines below it."""
+    width = terminal_columns() - len(_CONTINUATION_INDENT)
+    if shown == len(header):
+        row[-1], rest = split(row[-1], last_width)
+        return wrap(rest, width)
+    labelled = [f"{name.lower()}: {cell}" for name, cell in zip(header[shown:-1], row[shown:-1], strict=True)]
+    return [line for text in ("; ".join(labelled), row[-1]) for line in wrap(text, width)]
 
 
 def split(text: str, width: int) -> tuple[str, str]:

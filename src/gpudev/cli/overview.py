@@ -29,6 +29,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Account and settings": {
         "login": "Log in and store an API key",
         "logout": "Revoke the stored API key and delete it",
+        "whoami": "Show who you are logged in as",
+        "token": "Print your API key, for other programs",
         "config": "Get, set and show settings",
         "completion": "Print the completion script for a shell",
     },
@@ -63,6 +65,8 @@ LOCATIONS: dict[str, str] = {
     "disk": "gpudev.cli.commands.disks.disk:disk",
     "login": "gpudev.cli.commands.access.login:login",
     "logout": "gpudev.cli.commands.access.login:logout",
+    "whoami": "gpudev.cli.commands.access.login:whoami",
+    "token": "gpudev.cli.commands.access.login:token",
     "config": "gpudev.cli.config:config",
     "completion": "gpudev.cli.shell_completion:completion",
     "priority": "gpudev.cli.commands.reservations.changes:priority",
@@ -70,6 +74,8 @@ LOCATIONS: dict[str, str] = {
     "up": "gpudev.cli.local_system:up",
     "down": "gpudev.cli.local_system:down",
 }
+ALIASES: dict[str, str] = {"ls": "list", "ps": "list", "ssh": "connect", "rm": "cancel"}
+"""Names that other programs have for the same."""
 
 
 def help_page() -> str:
@@ -87,6 +93,8 @@ def help_page() -> str:
         "Options:",
         "  --version     Show the version",
         "  --help        Show this page; after a command, its help",
+        "",
+        "Also: ls and ps for list, ssh for connect, rm for cancel, help COMMAND.",
         "",
     ]
     return "\n".join(lines)

@@ -4,13 +4,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudev.cli import output
+from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.domain.disks.names import NO_DISK
 from gpudev.sdk.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
     from gpudev.wire.cluster import GpuAvailability
+    from gpudev.wire.reservations import JobView
 
 
 def is_cpu_type(gpu_type: str) -> bool:
@@ -33,6 +37,21 @@ def ask_gpu_type(session: CommandSession, *, gpu_count: int | None) -> str | Non
 
     choices = [questionary.Choice(_describe_type(one), value=one.gpu_type) for one in types]
     return str(questionary.select("Which GPU type?", choices=choices).unsafe_ask())
+
+
+def ask_reservation(jobs: "Sequence[JobView]") -> "JobView":
+    """Ask for one of several reservations."""
+    import questionary
+
+    now = formatting.utc_now()
+    choices = [questionary.Choice(_describe_reservation(job, now), value=job) for job in jobs]
+    chosen: JobView = questionary.select("Which reservation?", choices=choices).unsafe_ask()
+    return chosen
+
+
+def _describe_reservation(job: "JobView", now: "datetime") -> str:
+    what = f"{formatting.short_id(job.reservation_id)}  {formatting.hardware(job)}  {job.name or '-'}  {job.status}"
+    return output.clean(f"{what}  {formatting.describe_situation(job, now)}".rstrip())
 
 
 def _matches_count(one: "GpuAvailability", gpu_count: int | None) -> bool:

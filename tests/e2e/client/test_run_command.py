@@ -58,6 +58,22 @@ def test_output_and_exit_code_are_the_commands_and_nothing_stays(
     assert client.jobs.list() == []
 
 
+def test_results_come_home_and_the_last_line_says_what_is_left(system: System, client: GpuDev, folder: Path) -> None:
+    command = "mkdir -p out/deep && echo one >out/deep/a && echo two >model.pt && exit 3"
+    get = ("--get", "out/", "--get", "model.pt", "--get", "/etc/hostname")
+    done = run(system, folder, "run", "--disk", "none", *get, "--", command)
+    assert done.returncode == 3, done.stderr
+    assert (folder / "out" / "deep" / "a").read_text() == "one\n"
+    assert (folder / "model.pt").read_text() == "two\n"
+    assert (folder / "hostname").exists()
+    last = done.stderr.splitlines()[-1]
+    assert "exit 3 after" in last
+    assert "1 x h100 released; files on scratch space are gone" in last
+    missing = run(system, folder, "run", "--disk", "none", "--no-copy", "--get", "nothing", "--", "true")
+    assert missing.returncode == 4
+    assert "nothing could not be copied back" in missing.stderr
+
+
 def test_one_argument_is_a_line_for_the_shell_and_its_environment_is_there(
     system: System, client: GpuDev, folder: Path
 ) -> None:

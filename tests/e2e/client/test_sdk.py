@@ -104,6 +104,17 @@ def test_a_wait_that_takes_too_long_or_is_interrupted_releases_what_was_asked_fo
         assert len(client.jobs.list()) == 1
 
 
+def test_results_are_downloaded(client: GpuDev, tmp_path: Path) -> None:
+    with client.reserve(gpus=1, disk="none") as server:
+        server.run("mkdir -p out/deep && echo one >out/deep/a && echo two >'a: b'")
+        assert server.download("out", tmp_path) == tmp_path / "out"
+        assert (tmp_path / "out" / "deep" / "a").read_text() == "one\n"
+        assert server.download("a: b", tmp_path / "renamed") == tmp_path / "renamed"
+        assert (tmp_path / "renamed").read_text() == "two\n"
+        with pytest.raises(CommandFailed, match="nowhere"):
+            server.download("nowhere", tmp_path)
+
+
 def test_a_folder_is_copied_without_what_git_ignores(client: GpuDev, tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     (folder / "sub").mkdir(parents=True)

@@ -163,6 +163,17 @@ def test_show_tells_all_settings_and_which_api_they_lead_to(lonely_cli: Cli, hom
     }
 
 
+def test_show_says_what_applies_and_where_it_comes_from(lonely_cli: Cli) -> None:
+    lonely_cli.run("config", "set", "default-hours", "1h30")
+    lonely_cli.run("config", "set", "api_url", "https://east.example.com")
+    lines = lonely_cli.run("config", "show").stdout.splitlines()
+    assert "default_hours     1.5  (your setting)" in lines
+    assert "default_disk      -  (your disk 'default')" in lines
+    assert "in use            https://east.example.com  (your setting)" in lines
+    other = lonely_cli.run("config", "show", env={"GPU_DEV_API_URL": "https://west.example.com"}).stdout
+    assert "https://west.example.com  (from GPU_DEV_API_URL)" in other
+
+
 def test_show_without_any_api_still_shows(lonely_cli: Cli) -> None:
     done = lonely_cli.run("config", "show")
     assert done.returncode == 0

@@ -391,3 +391,21 @@ def test_where_nobody_could_look_that_is_said(cli: Cli, api: FakeApi) -> None:
     assert "Contents: unknown." in cli.run("disk", "show", "data").stdout
     api.disks.add("new")
     assert "Contents" not in cli.run("disk", "show", "new").stdout
+
+
+def test_several_are_deleted_at_once_with_a_yes_where_nobody_can_be_asked(cli: Cli, api: FakeApi) -> None:
+    for name in ("one", "two"):
+        api.disks.add(name)
+    refused = cli.run("disk", "delete", "one", "two")
+    assert refused.returncode == 2
+    assert "requires --yes" in refused.stderr
+    done = cli.run("disk", "delete", "one", "nowhere", "two", "--yes")
+    assert done.returncode == 4
+    for name in ("one", "two"):
+        assert api.disks.find(name, deleted=True).is_deleted
+
+
+def test_sizes_are_given_as_people_write_them(cli: Cli, api: FakeApi) -> None:
+    assert cli.run("disk", "create", "data", "--size", "2T").returncode == 0
+    assert api.disks.called("data").size_gb == 2048
+    assert cli.run("disk", "create", "other", "--size", "10X").returncode == 2

@@ -166,9 +166,16 @@ def test_an_unknown_id_is_not_found(cli: Cli, command: list[str]) -> None:
     assert "gpu-dev list --all" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "job_id", ["", "abc", "../health", "abcd/events", "zzzzzzzz", "abcd efgh", "a" * 40, b"\xff\xff\xff\xff"]
-)
+@pytest.mark.parametrize("job_id", ["abc", "zzzzzzzz", "abcd efgh", "a" * 40])
+@pytest.mark.parametrize("command", [["status"], ["cancel", "--yes"], ["extend", "--hours", "1"], ["connect"]])
+def test_what_can_only_be_a_name_is_never_sent(cli: Cli, api: FakeApi, command: list[str], job_id: str) -> None:
+    done = cli.run(*command, job_id)
+    assert done.returncode == 4
+    assert f"no reservation with the id or name {job_id!r}" in done.stderr
+    assert {asked.path for asked in api.asked} == {"/v1/jobs"}
+
+
+@pytest.mark.parametrize("job_id", ["", "../health", "abcd/events", "a" * 64, b"\xff\xff\xff\xff"])
 @pytest.mark.parametrize("command", [["status"], ["cancel", "--yes"], ["extend", "--hours", "1"], ["connect"]])
 def test_what_is_no_id_is_never_sent(cli: Cli, api: FakeApi, command: list[str], job_id: str | bytes) -> None:
     done = cli.run(*command, job_id)
@@ -237,7 +244,8 @@ def test_cancelling_what_has_ended_is_refused_with_the_reason(cli: Cli, api: Fak
     job = api.add(status="expired")
     done = cli.run("cancel", job.reservation_id)
     assert done.returncode == 5
-    assert "it is expired already" in done.stderr
+    assert f"reservation {job.reservation_id[:8]} ended already" in done.stderr
+    assert "(expired)" in done.stderr
 
 
 def test_extend_says_the_new_end(cli: Cli, api: FakeApi) -> None:

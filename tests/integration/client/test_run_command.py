@@ -20,6 +20,8 @@ def test_it_says_what_is_missing_before_anything_is_reserved(cli: Cli, api: Fake
         (["run", "--folder", "/", "--", "true"], "refusing to copy"),
         (["run", "--folder", "nowhere", "--", "true"], "does not exist"),
         (["run", "--folder", str(tmp_path), "--no-copy", "--", "true"], "mutually exclusive"),
+        (["run", "--no-copy", "--detach", "--get", "out", "--", "true"], "--get waits for the command"),
+        (["run", "--no-copy", "--get", "../out", "--", "true"], "invalid path '../out' for --get"),
         (["logs", "--output", "--json"], "not both"),
     ):
         done = cli.run(*arguments)
@@ -73,6 +75,19 @@ def test_one_that_fails_to_start_ends_with_its_reason(cli: Cli, api: FakeApi) ->
     assert done.returncode == 6
     assert "no image" in done.stderr
     assert done.stdout == ""
+
+
+def test_a_large_folder_is_asked_about_before_anything_is_reserved(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    folder = tmp_path / "big"
+    folder.mkdir()
+    with (folder / "data").open("wb") as file:
+        file.truncate(2 * 10**9)
+    with cli.terminal("run", "--folder", str(folder), "--", "true") as terminal:
+        terminal.wait_for("(1 file, 2.0 GB)", "[Y/n]")
+        terminal.press("n\r")
+        assert terminal.wait() == 5
+        assert "nothing was run" in terminal.text
+    assert api.jobs == {}
 
 
 def test_who_gets_scratch_space_unasked_is_told_by_whatever_starts_something(cli: Cli, api: FakeApi) -> None:

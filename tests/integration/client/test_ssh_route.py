@@ -207,7 +207,9 @@ def test_a_target_with_a_slash_is_a_folder_that_is_made(cli: Cli, api: FakeApi, 
     assert json.loads(log.read_text())[-1] == "dev@127.0.0.1:two"
 
 
-@pytest.mark.parametrize("paths", [["one"], ["one", "two"], [":a", ":b"], ["a", ":b", "c"], ["nothex:a", "b"]], ids=str)
+@pytest.mark.parametrize(
+    "paths", [["one"], ["one", "two"], [":a", ":b"], ["a", ":b", "c"], ["x" * 64 + ":a", "b"]], ids=str
+)
 def test_what_cannot_be_copied_is_said(cli: Cli, api: FakeApi, log: Path, paths: list[str]) -> None:
     api.add(status="active")
     assert cli.run("cp", *paths).returncode == 2

@@ -144,11 +144,14 @@ def test_a_table_fits_the_terminal_and_a_pipe_gets_all_of_it(cli: Cli, api: Fake
     assert reason.strip() in cli.run("list").stdout.splitlines()[1]
 
 
-def test_a_description_that_has_no_room_is_cut(cli: Cli, api: FakeApi) -> None:
+def test_a_description_that_has_no_room_goes_on_below_its_row(cli: Cli, api: FakeApi) -> None:
     api.types = [make_type("a100", description="a very long description " * 5)]
     with cli.terminal("avail", columns=80) as terminal:
         assert terminal.wait() == 0
-        assert len(terminal.text.splitlines()) == 2, "no line is wrapped"
+        _header, row, *below = terminal.text.splitlines()
+        assert row.startswith("a100  8")
+        assert all(line.startswith("    ") for line in below)
+        assert " ".join(" ".join(below).split()) == "a very long description " * 5 + "(simulated)"
 
 
 def test_a_name_cannot_drive_the_terminal(cli: Cli, api: FakeApi) -> None:
@@ -239,3 +242,60 @@ def test_a_key_that_is_typed_is_not_shown(cli: Cli, api: FakeApi) -> None:
         assert terminal.wait() == 0
         assert "gpudev_test_key" not in terminal.text
         assert "Logged in" in terminal.text
+
+
+def test_errors_break_between_words_and_hints_stand_below(cli: Cli) -> None:
+    with cli.terminal("status", "nobody-has-this-name", columns=40) as terminal:
+        assert terminal.wait() == 4
+        lines = terminal.text.splitlines()
+    assert lines == [
+        "Error: you have no reservation with the",
+        "id or name 'nobody-has-this-name'.",
+        "`gpu-dev list --all` shows your",
+        "reservations.",
+    ]
+    assert b"\x1b[31mError:\x1b[0m" in terminal.raw
+    assert b"\x1b[2m`gpu-dev list" in terminal.raw
+
+
+def test_no_color_is_honoured_for_errors(cli: Cli) -> None:
+    with cli.terminal("status", "nobody", env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.wait() == 4
+    assert b"\x1b[31m" not in terminal.raw
+
+
+def test_an_interrupt_is_no_error(cli: Cli, api: FakeApi) -> None:
+    with cli.terminal("reserve") as terminal:
+        terminal.wait_for("Ctrl-C stops waiting")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+        assert "Stopped waiting; reservation" in terminal.text
+        assert "Error" not in terminal.text
+    assert [job.status for job in api.jobs.values()] == ["pending"]
+
+
+@pytest.mark.parametrize("columns", [45, 60, 110])
+def test_a_narrow_terminal_loses_nothing(cli: Cli, api: FakeApi, columns: int) -> None:
+    api.types = [make_type("a100", description="NVIDIA A100 80 GB")]
+    with cli.terminal("avail", columns=columns) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.text.splitlines()
+    shown = " ".join(" ".join(lines).split())
+    assert "NVIDIA A100 80 GB" in shown
+    assert "(simulated)" in shown
+
+
+def test_a_narrow_terminal_shows_every_column_of_a_list(cli: Cli, api: FakeApi) -> None:
+    api.add(
+        status="cancelled",
+        name="training-of-the-large-model",
+        outcome="exit 17",
+        command="python train.py --epochs 3",
+        launched_at=datetime.now(UTC) - timedelta(minutes=3),
+        reservation_ended=datetime.now(UTC),
+    )
+    with cli.terminal("list", "--all", columns=45) as terminal:
+        assert terminal.wait() == 0
+        shown = " ".join(terminal.text.split())
+    for part in ("exit 17", "training-of-the-large-model", "ran: 3 min", "python train.py --epochs 3"):
+        assert part in shown

@@ -1,11 +1,14 @@
 """Which files of a folder go to a dev server."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpudev.sdk.errors import LocalError
+from gpudev.sdk.remote import upload
 from gpudev.sdk.remote.upload import default_target, list_files, list_folders_without_files
 
 
@@ -108,3 +111,22 @@ def test_settings_of_a_hook_do_not_lead_astray(tmp_path: Path, monkeypatch: pyte
 )
 def test_the_folder_there_has_a_name_that_every_shell_reads_alike(name: str, target: str) -> None:
     assert default_target(Path("/somewhere") / name) == target
+
+
+def test_rsync_reports_how_much_it_has_sent(tmp_path: Path) -> None:
+    folder, target = fill(tmp_path / "here", "a", "sub/b"), tmp_path / "there"
+    (folder / "big").write_bytes(b"x" * 3_000_000)
+    target.mkdir()
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')  # instead of ssh: leaves out the host
+    shell.chmod(0o755)
+    rsync = shutil.which("rsync")
+    assert rsync is not None
+    sent: list[int] = []
+    transfer = upload.FolderTransfer(folder, str(target))
+    names = list_files(folder)
+    assert upload.total_size(folder, names) == 3_000_006
+    assert upload._send_with_rsync([rsync, "-e", str(shell)], os.environ, transfer, names, sent.append)
+    assert sent == sorted(sent)
+    assert sent[-1] >= 3_000_000
+    assert (target / "sub" / "b").read_text() == "sub/b"

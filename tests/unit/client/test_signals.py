@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpudev.cli.commands.reservations.reserve import submit_request
-from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
+from gpudev.cli.commands.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.sdk.http.endpoints import ApiCall
 from gpudev.wire.reservations import SubmitRequest

@@ -71,6 +71,7 @@ class WatchThread:
 
 _TICK = 0.5
 _LABEL = 13
+_LONGEST_BAR = 50
 _MAX_FACT_LINES = 3
 """Lines per fact, so that a long reason does not fill the screen."""
 _DRAW_AFTER_SECONDS = 0.15
@@ -282,7 +283,8 @@ class CountdownDisplay:
             facts = [("Preparing", f"{job.step or 'starting'} ({waited})")]
         else:
             place = "not planned yet" if job.queue_position is None else f"position {job.queue_position} in the queue"
-            facts = [("Waiting", f"{place} ({waited})"), *_start_facts(job, now), ("Because", job.wait_reason or "")]
+            facts = [("Waiting", f"{place} ({waited})"), *_start_facts(job, now)]
+            facts += [_bar_fact(job, now), ("Because", job.wait_reason or "")]
         trouble = f"retrying: {self._trouble}" if self._trouble else ""
         facts += [("Note", job.warning or ""), ("Trouble", trouble)]
         return [(name, text) for name, text in facts if text]
@@ -317,6 +319,14 @@ def _start_facts(job: JobView, now: datetime) -> list[tuple[str, str]]:
     likely = formatting.likely_interval(eta, now)
     interval = f" ({formatting.format_percent(eta.confidence)}: {likely})" if likely else ""
     return [("Expected", _until(eta.expected, now, interval)), *facts]
+
+
+def _bar_fact(job: JobView, now: datetime) -> tuple[str, str]:
+    """Waited so far, the expected start and the latest one, as a bar."""
+    legend = " # waited | expected ] latest"
+    room = _columns() - _LABEL - len(legend)
+    bar = formatting.wait_bar(job.created_at, now, job.eta, min(room, _LONGEST_BAR)) if job.eta else ""
+    return "", f"{bar}{legend}" if bar else ""
 
 
 def _until(start: datetime, now: datetime, more: str = "") -> str:

@@ -31,6 +31,11 @@ _DEFAULT_KEY_NAMES = ("id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed2
 ProxyCommand = tuple[str, ...] | None
 
 
+class CopyPath(NamedTuple):
+    is_remote: bool
+    path: str
+
+
 class SshTarget(NamedTuple):
     """ssh parameters of a dev server."""
 
@@ -113,6 +118,17 @@ def command_line(
     return [*arguments, "--", f"{target.user}@{target.host}", *([remote_command_line(command)] if command else [])]
 
 
+def copy_line(
+    program: str, job: JobView, paths: Sequence[CopyPath], env: Mapping[str, str], *, proxy: ProxyCommand, quiet: bool
+) -> list[str]:
+    """An scp command line: folders with their contents, times kept. The last path is the target."""
+    target = build_target(job, env, proxy)
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    named = [f"{target.user}@{host}:{path}" if is_remote else path for is_remote, path in paths]
+    more = ["-q"] if quiet else []
+    return [program, "-rp", *more, "-P", str(target.port), *target.as_arguments(), "--", *named]
+
+
 def replace_process(arguments: Sequence[str]) -> None:
     """Execute ssh in place of this process."""
     sys.stdout.flush()
@@ -123,6 +139,12 @@ def replace_process(arguments: Sequence[str]) -> None:
 def host_alias(job: JobView) -> str:
     """The host name from its id, which is unique."""
     return f"gpu-dev-{job.reservation_id.replace('-', '')[:8]}"
+
+
+def preferred_host_name(job: JobView) -> str | None:
+    """The host name from its name, which another reservation may have too. None: the name has no usable characters."""
+    plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
+    return f"gpu-dev-{plain}" if plain else None
 
 
 def known_hosts_file(env: Mapping[str, str], reservation_id: str) -> Path:

@@ -58,7 +58,7 @@ fi
 _FIND_RUN = f"""
 run="$HOME/{RUN_FOLDER}"
 if [ ! -e "$run/{OUTPUT_FILE}" ]; then
-  echo "no command was started with --detach" >&2
+  echo "Error: no command was started with --detach." >&2
   exit {EXIT_NOTHING_RAN}
 fi
 """

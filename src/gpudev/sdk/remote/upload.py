@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ _UNSUPPORTED_EXIT_CODES = (1, 2, 4)
 _RSYNC_CHECK = "command -v rsync >/dev/null 2>&1"
 
 
+OnProgress = Callable[[int], object]
+_RSYNC_BYTES = re.compile(rb"\s*([0-9][0-9,.]*) +[0-9]+%")
+
+
 class FolderTransfer(NamedTuple):
     folder: Path
     target: str
@@ -40,9 +44,15 @@ def copy_folder(job: JobView, env: Mapping[str, str], proxy: openssh.ProxyComman
 
 
 def copy_files(
-    job: JobView, env: Mapping[str, str], proxy: openssh.ProxyCommand, transfer: FolderTransfer, names: Sequence[bytes]
+    job: JobView,
+    env: Mapping[str, str],
+    proxy: openssh.ProxyCommand,
+    transfer: FolderTransfer,
+    names: Sequence[bytes],
+    *,
+    on_progress: OnProgress | None = None,
 ) -> None:
-    """Copies the named files, and the folders without any of them."""
+    """Copies the named files, and the folders without any of them. `on_progress` gets the bytes sent so far."""
     folder, target = transfer
     if not re.fullmatch(_TARGET, target) or ".." in target.split("/"):
         raise UsageError(f"invalid folder {target[:200]!r} (expected letters, digits, / . _ and -, below the home)")
@@ -63,9 +73,9 @@ def copy_files(
         names = [*names, *list_folders_without_files(folder, names)]
         rsync = shutil.which("rsync") if done.stdout.strip() == b"rsync" else None
         ssh_command = f"{_quoted(program[0])} -F {_quoted(str(settings))} -o BatchMode=yes"
-        if rsync is None or not _send_with_rsync([rsync, "-e", ssh_command], env, transfer, names):
+        if rsync is None or not _send_with_rsync([rsync, "-e", ssh_command], env, transfer, names, on_progress):
             unpack = openssh.remote_command_line(("tar", "-xzf", "-", "-C", target))
-            _send_with_tar([*program, "--", "there", unpack], env, folder, names)
+            _send_with_tar([*program, "--", "there", unpack], env, folder, names, on_progress)
 
 
 def _quoted(word: str) -> str:
@@ -83,6 +93,15 @@ def list_files(folder: Path) -> list[bytes]:
     check_can_list(folder)
     git = shutil.which("git")
     return sorted(_walk(folder) if git is None else _list_with_git(git, folder))
+
+
+def total_size(folder: Path, names: Sequence[bytes]) -> int:
+    """Bytes of these files. One that is gone meanwhile counts nothing."""
+    root, total = os.fsencode(folder), 0
+    for name in names:
+        with suppress(OSError):
+            total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - bytes
+    return total
 
 
 def check_can_list(folder: Path) -> None:
@@ -189,27 +208,54 @@ def _walk(folder: Path) -> Iterator[bytes]:
 
 
 def _send_with_rsync(
-    command: Sequence[str], env: Mapping[str, str], transfer: FolderTransfer, names: Sequence[bytes]
+    command: Sequence[str],
+    env: Mapping[str, str],
+    transfer: FolderTransfer,
+    names: Sequence[bytes],
+    on_progress: OnProgress | None,
 ) -> bool:
     """False: this rsync does not support it, and nothing was copied."""
     # No -r: the content of a named folder may be ignored.
-    options = ("-a", "--no-owner", "--no-group", "--from0", "--files-from=-")
-    done = subprocess.run(
-        [*command, *options, "--", f"{transfer.folder}/", f"there:{transfer.target.rstrip('/')}/"],
-        input=b"".join(name + b"\0" for name in names),
-        capture_output=True,
-        check=False,
-        env=dict(env),
-    )
-    if done.returncode in _UNSUPPORTED_EXIT_CODES:
+    options = ["-a", "--no-owner", "--no-group", "--from0", "--files-from=-"]
+    options += ["--info=progress2"] if on_progress is not None else []
+    line = [*command, *options, "--", f"{transfer.folder}/", f"there:{transfer.target.rstrip('/')}/"]
+    # Files instead of pipes: rsync may write before it has read everything.
+    with tempfile.TemporaryFile() as listed, tempfile.TemporaryFile() as errors:
+        listed.write(b"".join(name + b"\0" for name in names))
+        listed.seek(0)
+        process = subprocess.Popen(line, stdin=listed, stdout=subprocess.PIPE, stderr=errors, env=dict(env))
+        with process:
+            try:
+                _report_rsync_progress(process, on_progress)
+            except BaseException:
+                process.kill()
+                raise
+        errors.seek(0)
+        stderr = errors.read()
+    if process.returncode in _UNSUPPORTED_EXIT_CODES:
         return False
-    _check_copied(done.returncode, done.stderr)
+    _check_copied(process.returncode, stderr)
     return True
 
 
-def _send_with_tar(command: Sequence[str], env: Mapping[str, str], folder: Path, names: Sequence[bytes]) -> None:
+def _report_rsync_progress(process: "subprocess.Popen[bytes]", on_progress: OnProgress | None) -> None:
+    assert process.stdout is not None
+    while shown := os.read(process.stdout.fileno(), 4096):
+        found = _RSYNC_BYTES.findall(shown)
+        if found and on_progress is not None:
+            on_progress(int(re.sub(rb"[,.]", b"", found[-1])))
+
+
+def _send_with_tar(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    folder: Path,
+    names: Sequence[bytes],
+    on_progress: OnProgress | None,
+) -> None:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env))
     assert process.stdin is not None
+    sent = 0
     try:
         with (
             gzip.GzipFile(fileobj=process.stdin, mode="wb", compresslevel=1) as packed,
@@ -218,6 +264,9 @@ def _send_with_tar(command: Sequence[str], env: Mapping[str, str], folder: Path,
             for name in names:
                 shown = os.fsdecode(name)
                 archive.add(folder / shown, arcname=shown, recursive=False)
+                if on_progress is not None:
+                    sent += (folder / shown).lstat().st_size
+                    on_progress(sent)
     except BrokenPipeError:
         pass  # reported below
     except BaseException:

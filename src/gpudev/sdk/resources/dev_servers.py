@@ -5,7 +5,7 @@ import shlex
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import NamedTuple
 
@@ -88,6 +88,28 @@ class ServerMethods(Resource):
         route = yield from self._find_route()
         yield RunFunction(lambda: upload.copy_folder(self.job, self._session.env, route, source, where))
         return where
+
+    @api_method
+    def download(self, remote: str, local: str | Path = ".") -> Routine[Path]:
+        """Copy a file or folder of the dev server to this machine. `remote` is relative to the remote home folder.
+        `local` is a folder to put it into, or its new path; returns where it is now. Raises CommandFailed if there is
+        nothing of that name."""
+        if not remote or "\0" in remote:
+            raise UsageError("give the file or folder to download")
+        check_ready(self.job)
+        route = yield from self._find_route()
+        target = Path(local)
+        paths = (openssh.CopyPath(True, remote), openssh.CopyPath(False, _local_copy_path(target)))
+        line = yield RunFunction(
+            lambda: openssh.copy_line(
+                openssh.find_program("scp"), self.job, paths, self._session.env, proxy=route, quiet=True
+            )
+        )
+        is_folder = target.is_dir()
+        done = yield from _run_program(RunProgram(line, None, True, None, self._session.env))
+        if done.exit_code != 0:
+            raise (yield from self._failure(f"download {remote}", _decode_result(done)))
+        return target / PurePosixPath(remote).name if is_folder else target
 
     @api_method
     def start(self, command: str | Sequence[str], *, folder: str = ".", then_release: bool = False) -> Routine[None]:
@@ -184,6 +206,11 @@ def _run_program(effect: RunProgram) -> Routine[ProgramResult]:
         step = "Pass it as `stdin` to a remote shell, or copy it as a file"
         raise UsageError("the command line is too long for this machine", step) from error
     return done
+
+
+def _local_copy_path(path: Path) -> str:
+    """scp takes a name with a colon for a remote one, and one with a dash for an option."""
+    return str(path) if path.is_absolute() else f"./{path}"
 
 
 def _as_arguments(command: str | Sequence[str]) -> Sequence[str]:

@@ -2,13 +2,15 @@
 
 import json
 import sys
+from datetime import datetime
 
 import click
 
 from gpudev import paths
-from gpudev.cli import output
+from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.options import api_options
 from gpudev.sdk import user_files
 from gpudev.sdk.errors import Forbidden, Unauthenticated
 from gpudev.sdk.http.endpoints import list_jobs
@@ -103,6 +105,43 @@ def logout(api_url: str | None) -> None:
         user_files.remove_credential(paths.credentials_file(session.env), session.address.url)
     output.write_line(f"Logged out of {session.address.url}.")
     _mention_variable(session)
+
+
+@click.command()
+@api_options
+def whoami(as_json: bool, api_url: str | None) -> None:
+    """Show who you are logged in as, and where."""
+    session = CommandSession(api_url)
+    jobs = session.api.fetch(list_jobs({"limit": 1})).value.jobs  # checks the key, and renews it if necessary
+    stored = None if session.env.get(KEY_VARIABLE) else session.find_stored_credential()
+    username = (stored.username if stored else None) or (jobs[0].user if jobs else None)
+    expires_at = stored.expires_at if stored else None
+    if as_json:
+        about = {"api_url": session.address.url, "username": username, "expires_at": expires_at}
+        output.write_line(json.dumps(about))
+        return
+    key = f"key from {KEY_VARIABLE}" if stored is None else f"key until {_local_expiry(expires_at)}"
+    output.write_line(output.clean(f"{username or 'unknown user'} at {session.address.url} ({key})"))
+
+
+@click.command()
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
+def token(api_url: str | None) -> None:
+    """Print your API key, for other programs. Keep it secret.
+
+    \b
+    curl -H "Authorization: Bearer $(gpu-dev token)" http://127.0.0.1:8080/v1/jobs
+    """
+    session = CommandSession(api_url)
+    session.api.fetch(list_jobs({"limit": 1}))  # checks the key, and renews it if necessary
+    variable, stored = session.env.get(KEY_VARIABLE), session.find_stored_credential()
+    output.write_line(check_key(variable or (stored.api_key if stored else ""), "the key"))
+
+
+def _local_expiry(expires_at: str | None) -> str:
+    if expires_at is None:
+        return "revoked"
+    return formatting.local_time(datetime.fromisoformat(expires_at), formatting.utc_now())
 
 
 def _rotate(session: CommandSession) -> Credential:

@@ -7,7 +7,7 @@ import click
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
-from gpudev.cli.options import HOURS, TEXT, api_options
+from gpudev.cli.options import DURATION, GPU_TYPE, api_options
 from gpudev.sdk.http.cluster_endpoints import list_availability
 from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.wire.cluster import AvailabilityList, GpuAvailability
@@ -19,8 +19,8 @@ _MOST_CLOSED = 5
 
 @click.command()
 @click.option("--plan", "with_plan", is_flag=True, help="Show the plan of each node, and your planned starts.")
-@click.option("--hours", type=HOURS, help="Length of the plan.  [default: 12]")
-@click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="Only this GPU type.")
+@click.option("--hours", type=DURATION, help="Length of the plan, e.g. 24h.  [default: 12h]")
+@click.option("--type", "--gpu-type", "-t", "gpu_type", type=GPU_TYPE, help="Only this GPU type.")
 @click.option("--all", "every", is_flag=True, help="Include types without nodes; with --plan, show every node.")
 @api_options
 def avail(

@@ -62,7 +62,7 @@ def list_disks(deleted: bool, as_json: bool, api_url: str | None) -> None:
         )
         for one in disks
     ]
-    output.write_line(output.table(_DISKS, rows, [disk_formatting.colour_of(one) for one in disks], unabridged=True))
+    output.write_line(output.table(_DISKS, rows, [disk_formatting.colour_of(one) for one in disks]))
 
 
 @disk.command("show")
@@ -87,7 +87,9 @@ def show(name: str, deleted: bool, as_json: bool, api_url: str | None) -> None:
         output.write_line("\nSnapshots:")
         _write_snapshots(found.snapshots, now)
     if found.history:
-        output.write_line("\nHistory:")
+        left_out = len(found.history) - _MOST_LINES
+        earlier = f" (the last {_MOST_LINES} of {len(found.history)}; --json has all)" if left_out > 0 else ""
+        output.write_line(f"\nHistory{earlier}:")
     for line in found.history[-_MOST_LINES:]:
         label = f"{formatting.local_time(line.at, now)}  "
         output.write_line(output.indent_below_label(label, output.clean(f"{line.message} ({line.by})"), len(label)))

@@ -11,9 +11,9 @@ import click
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandApi, CommandSession
 from gpudev.cli.commands.disks import disk_formatting
-from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.cli.options import DISK, DISK_ID, SNAPSHOT, api_options
-from gpudev.sdk.errors import NotFound, Unreachable
+from gpudev.cli.exit_codes import CliError, ExitCode, usage_error, write_error
+from gpudev.cli.options import DISK, DISK_ID, SIZE, SNAPSHOT, api_options
+from gpudev.sdk.errors import ClientError, NotFound, Unreachable
 from gpudev.sdk.http import disk_endpoints
 from gpudev.sdk.http.disk_endpoints import check_operation, wait_for_operation
 from gpudev.sdk.http.endpoints import ApiCall, ApiReply
@@ -29,7 +29,6 @@ from gpudev.wire.disks import (
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
-_SIZE = click.IntRange(1, 65536)
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
@@ -41,10 +40,14 @@ def _change_options(function: _F) -> _F:
 
 @click.command("create")
 @click.argument("name", type=DISK)
-@click.option("--size", "size_gb", type=_SIZE, metavar="GB", help="Size in GB.  [default: set by the server]")
+@click.option("--size", "size_gb", type=SIZE, help="Size, e.g. 200G.  [default: set by the server]")
 @_change_options
 def create(name: str, size_gb: int | None, no_wait: bool, as_json: bool, api_url: str | None) -> None:
-    """Create a new, empty disk."""
+    """Create a new, empty disk.
+
+    \b
+    gpu-dev disk create data --size 200G
+    """
     change = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
     operation = change.run_operation(
         disk_endpoints.create_disk(CreateDiskRequest(disk_name=name, size_gb=size_gb)), f"Creating {name}"
@@ -55,15 +58,36 @@ def create(name: str, size_gb: int | None, no_wait: bool, as_json: bool, api_url
 
 
 @click.command("delete")
-@click.argument("name", type=DISK)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=DISK)
 @_yes_option
 @_change_options
-def delete(name: str, yes: bool, no_wait: bool, as_json: bool, api_url: str | None) -> None:
-    """Delete a disk. It can be restored for 30 days (`gpu-dev disk restore`)."""
+def delete(names: tuple[str, ...], yes: bool, no_wait: bool, as_json: bool, api_url: str | None) -> None:
+    """Delete disks. They can be restored for 30 days (`gpu-dev disk restore`).
+
+    \b
+    gpu-dev disk delete data
+    gpu-dev disk delete old older --yes
+    """
     change = _DiskChange(api_url, no_wait=no_wait, as_json=as_json)
-    if change.may_ask and not yes and not _confirmed_delete(change, name):
+    unique = tuple(dict.fromkeys(names))
+    if len(unique) > 1 and not yes and not change.may_ask:
+        raise usage_error("deleting several disks requires --yes without a terminal")
+    if change.may_ask and not yes and not _confirmed_delete(change, unique):
         output.write_line("Nothing was deleted.")
         return
+    failures: list[ClientError] = []
+    for name in unique:
+        try:
+            _delete_one(change, name, as_json=as_json)
+        except ClientError as error:  # a misspelt name does not stop the others
+            failures.append(error)
+    for further in failures[1:]:
+        write_error(further, as_json=as_json)
+    if failures:
+        raise failures[0]
+
+
+def _delete_one(change: "_DiskChange", name: str, *, as_json: bool) -> None:
     change.run_operation(disk_endpoints.delete_disk(name), f"Deleting {name}")
     if as_json:
         return
@@ -130,7 +154,7 @@ def rename(name: str, new_name: str, no_wait: bool, as_json: bool, api_url: str 
 
 @click.command("resize")
 @click.argument("name", type=DISK)
-@click.option("--size", "size_gb", type=_SIZE, metavar="GB", required=True, help="Size in GB; disks only grow.")
+@click.option("--size", "size_gb", type=SIZE, required=True, help="New size, e.g. 200G; disks only grow.")
 @_change_options
 def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Enlarge a disk, also while it is in use."""
@@ -142,7 +166,7 @@ def resize(name: str, size_gb: int, no_wait: bool, as_json: bool, api_url: str |
 @click.command("clone")
 @click.argument("name", type=DISK)
 @click.argument("new_name", type=DISK)
-@click.option("--size", "size_gb", type=_SIZE, metavar="GB", help="Size in GB.  [default: size of the source]")
+@click.option("--size", "size_gb", type=SIZE, help="Size, e.g. 200G.  [default: size of the source]")
 @click.option("--snapshot", "snapshot_id", type=SNAPSHOT, help="Clone this snapshot instead of the current state.")
 @_change_options
 def clone(
@@ -208,14 +232,16 @@ class _DiskChange:
             output.write_line("\n".join(output.clean(line) for line in text.splitlines()))
 
 
-def _confirmed_delete(change: _DiskChange, name: str) -> bool:
-    found, now = change.fetch(disk_endpoints.get_disk(name)).value, formatting.utc_now()
-    used = disk_formatting.time_or_never(found.last_used, now)
-    kept = f"{found.snapshot_count} snapshot{'' if found.snapshot_count == 1 else 's'}"
-    output.write_line(
-        output.clean(f"  {name}  {disk_formatting.size_in_gigabytes(found.size_gb)}  last used: {used}  {kept}")
-    )
-    return click.confirm("Delete this disk?")
+def _confirmed_delete(change: _DiskChange, names: tuple[str, ...]) -> bool:
+    now = formatting.utc_now()
+    for name in names:
+        found = change.fetch(disk_endpoints.get_disk(name)).value
+        used = disk_formatting.time_or_never(found.last_used, now)
+        kept = f"{found.snapshot_count} snapshot{'' if found.snapshot_count == 1 else 's'}"
+        output.write_line(
+            output.clean(f"  {name}  {disk_formatting.size_in_gigabytes(found.size_gb)}  last used: {used}  {kept}")
+        )
+    return click.confirm("Delete this disk?" if len(names) == 1 else f"Delete these {len(names)} disks?")
 
 
 def _confirmed_restore(change: _DiskChange, name: str, snapshot_id: str) -> bool:

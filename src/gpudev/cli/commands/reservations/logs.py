@@ -6,10 +6,11 @@ import sys
 import click
 
 from gpudev.cli import output
-from gpudev.cli.command_session import CommandSession, choose_job
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.reservations.status import follow_history, format_event, read_history
 from gpudev.cli.commands.sessions.connection_setup import choose_route
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
+from gpudev.cli.job_selection import choose_job
 from gpudev.cli.options import ID
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.remote import openssh, remote_commands
@@ -30,12 +31,16 @@ def logs(job_id: str | None, *, follow: bool, only_output: bool, as_json: bool, 
     ends, with its exit code. The output is available while the dev server exists. After that, the history has the
     exit code and the last lines.
 
-    ID may be shortened, or omitted if you have only one reservation.
+    ID is an id, a prefix of one, or a name; it may be omitted if you have only one reservation.
+
+    \b
+    gpu-dev logs
+    gpu-dev logs training --follow
     """
     if only_output and as_json:
         raise usage_error("give --output or --json, not both")
     session = CommandSession(api_url)
-    job = choose_job(session, job_id).value
+    job = choose_job(session, job_id, may_ask=not as_json).value
     shows_output = only_output or (remote_commands.is_detached_run(session.env, job.reservation_id) and not as_json)
     if only_output and job.status != Status.ACTIVE:
         raise CliError(

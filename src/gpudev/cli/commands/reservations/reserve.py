@@ -1,6 +1,6 @@
 """`gpu-dev reserve`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +11,10 @@ from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.personalization import choose_personalization, personalization_options
-from gpudev.cli.commands.reservations.signals import signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
+from gpudev.cli.commands.signals import signals_ignored
 from gpudev.cli.exit_codes import CliError, ExitCode
-from gpudev.cli.options import DISK, DURATION, HOURS, TEXT, api_options
+from gpudev.cli.options import DISK, DURATION, GPU_TYPE, TEXT, SectionedCommand, api_options
 from gpudev.sdk.errors import ClientError, Unreachable
 from gpudev.sdk.http.endpoints import ApiReply, cancel_job, submit_job
 from gpudev.sdk.reserve_options import ReserveOptions, request_from_options
@@ -40,10 +40,16 @@ def reservation_options(function: _F) -> _F:
         click.option("--github-user", type=TEXT, help="GitHub user whose public keys may log in."),
         click.option("--image", type=TEXT, help="Container image."),
         click.option("--disk", type=DISK, help="Disk to mount as /home/dev; 'none' for scratch space."),
-        click.option("--name", type=TEXT, help="Name of the reservation."),
-        click.option("--type", "--gpu-type", "gpu_type", type=TEXT, help="GPU type, e.g. a100."),
-        click.option("--hours", type=HOURS, help="Duration, counted from when the dev server is ready."),
-        click.option("--gpus", type=click.IntRange(min=0), help="Number of GPUs; 0 for a CPU type.  [default: 1]"),
+        click.option("--name", "-n", type=TEXT, help="Name of the reservation; commands take it instead of the id."),
+        click.option("--type", "--gpu-type", "-t", "gpu_type", type=GPU_TYPE, help="GPU type, e.g. a100."),
+        click.option("--hours", "-H", type=DURATION, help="Duration from when the dev server is ready: 4, 90m, 1h30."),
+        click.option(
+            "--gpus",
+            "-g",
+            metavar="N",
+            type=click.IntRange(min=0),
+            help="Number of GPUs; 0 for a CPU type.  [default: 1]",
+        ),
     ):
         function = option(function)
     return function
@@ -158,7 +164,7 @@ def _submit_once(session: CommandSession, request: SubmitRequest, *, keeps_reser
         raise error.with_next_step(step) from error
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @reservation_options
 @click.option("--no-wait", is_flag=True, help="Do not wait for the dev server.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask; use defaults.")
@@ -168,6 +174,7 @@ def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **o
 
     \b
     gpu-dev reserve --gpus 2 --hours 4
+    gpu-dev reserve -g 2 -t h100 -H 1h30 -n training
     gpu-dev reserve --gpus 0 --type cpu-x86 --no-wait
     """
     session = CommandSession(api_url)
@@ -186,16 +193,15 @@ def reserve(*, no_wait: bool, yes: bool, as_json: bool, api_url: str | None, **o
         check_ready(reply.value)
         written = ssh_config.add_reservation(session, reply.value, formatting.utc_now())
     if not as_json:
-        output.write_line(_accepted_text(reply.value) if no_wait else ready_text(reply.value, written))
+        output.write_line(_accepted_text(reply.value) if no_wait else ready_text(session.env, reply.value, written))
 
 
-def ready_text(job: JobView, written: ssh_config.SshConfigChange | None = None) -> str:
+def ready_text(env: Mapping[str, str], job: JobView, written: ssh_config.SshConfigChange | None = None) -> str:
     short = formatting.short_id(job.reservation_id)
-    name = written.names.get(job.reservation_id) if written else None
     lines = [
         f": {formatting.hardware(job)}, {formatting.time_remaining(job, formatting.utc_now())}",
         f"  gpu-dev connect {short}",
-        f"  ssh {name}" if name else f"  {job.ssh_command}",
+        f"  {ssh_config.ssh_line(env, job)}",
     ]
     if written and written.included_now:
         lines.append("Note: ~/.ssh/config now includes your dev servers (disable: `gpu-dev config set ssh_config off`)")

@@ -1,9 +1,10 @@
 """`gpu-dev run`."""
 
+import posixpath
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,16 +13,18 @@ import click
 
 from gpudev.cli import formatting, output, prompts
 from gpudev.cli.command_session import CommandSession
+from gpudev.cli.commands import folder_copy
+from gpudev.cli.commands.folder_copy import CountedFolder
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.commands.reservations.reserve import build_request, reservation_options, submit_request
-from gpudev.cli.commands.reservations.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.commands.sessions import ssh_config
 from gpudev.cli.commands.sessions.connection_setup import TrailingCommand, choose_route, route_options
+from gpudev.cli.commands.signals import signals_as_interrupt, signals_ignored
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
 from gpudev.sdk.errors import ClientError
 from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.sdk.http.event_stream import has_ended
-from gpudev.sdk.remote import openssh, remote_commands, upload
+from gpudev.sdk.remote import openssh, remote_commands
 from gpudev.wire.reservations import JobView
 
 _LONGEST_COMMAND = 1000
@@ -31,8 +34,10 @@ _LONGEST_COMMAND = 1000
 
 class RunRequest(NamedTuple):
     command: tuple[str, ...]
-    folder: Path | None
+    copied: CountedFolder | None
     """Copied to the dev server first; None: nothing is copied."""
+    results: tuple[str, ...]
+    """Copied back when the command has ended; relative to its folder."""
     direct: bool
     proxy: bool
     keeps_reservation: bool
@@ -41,14 +46,52 @@ class RunRequest(NamedTuple):
 
 def run_attached(session: CommandSession, reserved: ApiReply[JobView], run: RunRequest) -> int:
     """Run the command and release the reservation; returns the exit code."""
-    with _releasing(session, reserved.value) as ended:
+    try:
         job, route, folder = _prepare(session, reserved, run)
+        since = time.monotonic()
         code = _run_ssh(session, job, route, remote_commands.attached_command_in_folder(folder, run.command))
+        seconds = time.monotonic() - since
         if code == openssh.SSH_FAILED:
             _check_not_ended(session, job)
-        else:
-            ended.append(code)
-        return code
+        missing = _fetch_results(session, job, route, run, folder)
+    except KeyboardInterrupt:
+        short = formatting.short_id(reserved.value.reservation_id)
+        released = f"; reservation {short} was released" if _release(session, reserved.value) else ""
+        raise CliError(ExitCode.INTERRUPTED, f"interrupted{released}") from None
+    except BaseException:
+        _release(session, reserved.value)
+        raise
+    is_released = _release(session, reserved.value, None if code == openssh.SSH_FAILED else code)
+    output.write_note(closing_line(job, code, seconds, is_released=is_released))
+    return code or (ExitCode.NOT_FOUND if missing else ExitCode.OK)
+
+
+def closing_line(job: JobView, code: int, seconds: float, *, is_released: bool) -> str:
+    """'exit 0 after 3 min; 1 x h100 released; files kept on disk default'."""
+    parts = [f"exit {code} after {formatting.format_duration(seconds)}"]
+    if is_released:
+        parts.append(f"{formatting.hardware(job)} released")
+    parts.append(f"files kept on disk {job.disk_name}" if job.disk_name else "files on scratch space are gone")
+    return output.clean(f"{formatting.short_id(job.reservation_id)}: {'; '.join(parts)}")
+
+
+def _fetch_results(
+    session: CommandSession, job: JobView, route: openssh.ProxyCommand, run: RunRequest, folder: str
+) -> list[str]:
+    """Copy results back, each to the same place below the local folder; returns those that could not be copied."""
+    local = run.copied.folder if run.copied is not None else Path.cwd()
+    missing: list[str] = []
+    for path in run.results:
+        into = local if path.startswith("/") else local / posixpath.dirname(path)
+        into.mkdir(parents=True, exist_ok=True)
+        paths = [openssh.CopyPath(True, posixpath.join(folder, path)), openssh.CopyPath(False, f"{into}/")]
+        line = openssh.copy_line(
+            openssh.find_program("scp"), job, paths, session.env, proxy=route, quiet=not output.stderr_is_terminal()
+        )
+        if subprocess.run(line, stdin=subprocess.DEVNULL, stdout=2, check=False).returncode != 0:
+            output.write_note(f"Note: {path} could not be copied back")
+            missing.append(path)
+    return missing
 
 
 def run_detached(session: CommandSession, reserved: ApiReply[JobView], run: RunRequest) -> JobView:
@@ -88,14 +131,9 @@ def _prepare(
         raise
     check_ready(job)
     route = choose_route(session, job, direct=run.direct, proxy=run.proxy)
-    if run.folder is None:
+    if run.copied is None:
         return job, route, "."
-    target = upload.default_target(run.folder)
-    names = upload.list_files(run.folder)
-    short = formatting.short_id(job.reservation_id)
-    output.write_note(f"{short}: {len(names)} file{'' if len(names) == 1 else 's'} to ~/{target}")
-    upload.copy_files(job, session.env, route, upload.FolderTransfer(run.folder, target), names)
-    return job, route, target
+    return job, route, folder_copy.copy_counted(session, job, route, run.copied)
 
 
 def _run_ssh(session: CommandSession, job: JobView, route: openssh.ProxyCommand, command: Sequence[str]) -> int:
@@ -124,23 +162,6 @@ def _check_not_ended(session: CommandSession, job: JobView) -> None:
         )
 
 
-@contextmanager
-def _releasing(session: CommandSession, job: JobView) -> Iterator[list[int]]:
-    """Yields a list for the command's exit code, which becomes the reservation's outcome."""
-    ended: list[int] = []
-    try:
-        yield ended
-    except KeyboardInterrupt:
-        released = (
-            f"; reservation {formatting.short_id(job.reservation_id)} was released" if _release(session, job) else ""
-        )
-        raise CliError(ExitCode.INTERRUPTED, f"interrupted{released}") from None
-    except BaseException:
-        _release(session, job)
-        raise
-    _release(session, job, *ended)
-
-
 def _release(session: CommandSession, job: JobView, exit_code: int | None = None) -> bool:
     """Whether it worked. A failure is only a note: the command's result matters more."""
     try:
@@ -160,6 +181,13 @@ def _release(session: CommandSession, job: JobView, exit_code: int | None = None
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder to copy first, except files in its .gitignore.  [default: the current folder]",
 )
+@click.option(
+    "--get",
+    "results",
+    metavar="PATH",
+    multiple=True,
+    help="Copy this file or folder back when the command has ended; relative to its folder; repeat for more.",
+)
 @click.option("--no-copy", is_flag=True, help="Copy nothing; run the command in the remote home folder.")
 @click.option(
     "--detach", "-d", is_flag=True, help="Return at once; the reservation ends with the command. See `gpu-dev logs`."
@@ -173,6 +201,7 @@ def run(
     /,
     *,
     folder: Path | None,
+    results: tuple[str, ...],
     no_copy: bool,
     detach: bool,
     keep: bool,
@@ -190,6 +219,7 @@ def run(
     \b
     gpu-dev run --gpus 1 -- python train.py --epochs 3
     gpu-dev run --gpus 8 --hours 2 -- 'make data && torchrun --nproc-per-node 8 train.py'
+    gpu-dev run --get out/ --get model.pt -- python train.py
     gpu-dev run --detach -- python train.py
 
     With --detach the reservation ends with the command; `gpu-dev logs` then shows its exit code and last lines.
@@ -198,14 +228,19 @@ def run(
         raise usage_error("give a command after --", "gpu-dev run --gpus 1 -- python train.py")
     if keep and not detach:
         raise usage_error("--keep requires --detach", "Add --detach, or use `gpu-dev reserve`")
+    if results and detach:
+        raise usage_error("--get waits for the command, and --detach does not", "`gpu-dev cp` copies results later")
     if no_copy and folder is not None:
         raise usage_error("--folder and --no-copy are mutually exclusive")
-    copied = None if no_copy else _check_folder((folder or _current_folder()).resolve())
-    run_request = RunRequest(command, copied, direct, proxy, keep)
+    may_ask = output.can_ask() and not yes
+    copied = None if no_copy else folder_copy.count_folder(_check_folder((folder or _current_folder()).resolve()))
+    if copied is not None and not folder_copy.confirm_large(copied, may_ask=may_ask):
+        raise CliError(ExitCode.REJECTED, "cancelled; nothing was run")
+    checked = tuple(_check_result(path) for path in results)
+    run_request = RunRequest(command, copied, checked, direct, proxy, keep)
     openssh.find_program()
     session = CommandSession(api_url)
     request = replace(build_request(session, **options), command=_shown_command(command))
-    may_ask = output.can_ask() and not yes
     if not prompts.confirm_new_disk(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
         raise CliError(ExitCode.REJECTED, "cancelled; nothing was run")
     with signals_as_interrupt():
@@ -239,5 +274,12 @@ def _check_folder(folder: Path) -> Path:
             f"refusing to copy {folder} (home or filesystem root)",
             "Change to your project's folder, or give --folder or --no-copy",
         )
-    upload.check_can_list(folder)
     return folder
+
+
+def _check_result(path: str) -> str:
+    """A relative one must stay below its folder, because it is copied to the same place here."""
+    plain = posixpath.normpath(path)
+    if not path or plain in (".", "/") or plain.split("/")[0] == ".." or path.startswith("~"):
+        raise usage_error(f"invalid path {path[:80]!r} for --get (expected e.g. out/ or /tmp/result.csv)")
+    return plain

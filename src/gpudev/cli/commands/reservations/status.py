@@ -7,7 +7,8 @@ from datetime import datetime
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import CommandSession, choose_job
+from gpudev.cli.command_session import CommandSession
+from gpudev.cli.job_selection import choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.http import event_stream
@@ -23,14 +24,21 @@ _LABEL = 13
 @click.option("--events", "with_events", is_flag=True, help="Include the history.")
 @api_options
 def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | None) -> None:
-    """Show one reservation in full. ID may be shortened, or omitted if you have only one."""
+    """Show one reservation in full.
+
+    ID is an id, a prefix of one, or a name; it may be omitted if you have only one reservation.
+
+    \b
+    gpu-dev status
+    gpu-dev status training --events
+    """
     session = CommandSession(api_url)
-    reply = choose_job(session, job_id)
+    reply = choose_job(session, job_id, may_ask=not as_json)
     history = read_history(session, reply.value) if with_events else []
     if as_json:
         output.write_json(_with_events(reply.raw, history) if with_events else reply.raw)
         return
-    for name, text in _facts(reply.value):
+    for name, text in _facts(reply.value, ssh_line=_find_ssh_line(session, reply.value)):
         output.write_line(output.indent_below_label(f"{name:<{_LABEL}}", output.clean(text), _LABEL))
     if end := formatting.expiry_warning(reply.value, formatting.utc_now()):
         output.write_line(output.paint(output.clean(f"Reservation {end}."), "yellow"))
@@ -40,7 +48,15 @@ def status(job_id: str | None, with_events: bool, as_json: bool, api_url: str | 
         output.write_line(format_event(event))
 
 
-def _facts(job: JobView) -> list[tuple[str, str]]:
+def _find_ssh_line(session: CommandSession, job: JobView) -> str:
+    if not job.ssh_command:
+        return ""
+    from gpudev.cli.commands.sessions import ssh_config  # only needed here
+
+    return ssh_config.ssh_line(session.env, job)
+
+
+def _facts(job: JobView, *, ssh_line: str) -> list[tuple[str, str]]:
     now = formatting.utc_now()
     short = formatting.short_id(job.reservation_id)
     waiting = job.status in (Status.PENDING, Status.QUEUED)
@@ -49,6 +65,8 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
     facts = [
         ("Reservation", f"{job.reservation_id}{f'  ({job.name})' if job.name else ''}"),
         ("Status", job.status),
+        ("Outcome", job.outcome if job.outcome and job.outcome != job.status else ""),
+        ("Command", job.command or ""),
         ("Hardware", formatting.hardware(job)),
         ("Duration", formatting.format_duration(job.duration_hours * 3600)),
         ("Created", formatting.local_time(job.created_at, now)),
@@ -61,6 +79,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Started", formatting.local_time(job.launched_at, now) if job.launched_at else ""),
         ("Expires", formatting.time_remaining(job, now).removeprefix("ends ") if active else ""),
         ("Ended", formatting.local_time(ended, now) if ended else ""),
+        ("Ran", formatting.time_used(job, now) if ended and job.launched_at else ""),
         ("Reason", job.failure_reason or ""),
         ("Released", _format_released(job)),
         ("Nodes", ", ".join(node.node for node in job.nodes)),
@@ -68,7 +87,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("Disk", job.disk_name or ""),
         ("Set-up", job.setup_outcome or ""),
         ("Image", job.image or ""),
-        ("SSH", job.ssh_command or ""),
+        ("SSH", ssh_line),
         ("Users", ", ".join(job.users or ())),
         ("Jupyter", _format_jupyter(job.jupyter, short)),
         ("Connect", f"gpu-dev connect {short}" if active else ""),

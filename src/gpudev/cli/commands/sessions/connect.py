@@ -5,6 +5,7 @@ import posixpath
 import shlex
 import shutil
 import sys
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
@@ -19,10 +20,15 @@ from gpudev.cli.commands.sessions.connection_setup import (
     parse_forwards,
     route_options,
 )
+from gpudev.cli.commands.signals import signals_as_interrupt
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
-from gpudev.cli.options import ID
+from gpudev.cli.job_selection import choose_job, list_live_jobs
+from gpudev.cli.options import ID, is_id
 from gpudev.sdk.remote import openssh, remote_commands
 from gpudev.wire.reservations import JobView
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _HOME = "/home/dev"
 _EDITORS = {"code": ("vscode", "VS Code"), "cursor": ("cursor", "Cursor")}
@@ -54,9 +60,9 @@ def connect(
 ) -> None:
     """Open a shell on a dev server, or run a command there.
 
-    ID may be shortened, or omitted if you have only one reservation. One argument after -- is a command line for the
-    remote shell; several are passed unchanged. If the dev server cannot be reached directly, the connection goes
-    through the API's HTTPS port.
+    ID is an id, a prefix of one, or a name; it may be omitted if you have only one reservation. One argument after --
+    is a command line for the remote shell; several are passed unchanged. If the dev server cannot be reached directly,
+    the connection goes through the API's HTTPS port.
 
     \b
     gpu-dev connect 3f2a9c1e
@@ -74,9 +80,9 @@ def connect(
     if folder is not None and not (code or cursor):
         raise usage_error("--folder requires --code or --cursor", _cd_hint(folder))
     more = parse_forwards(forwards)
-    check_ports_are_free(forwards)
-    program = openssh.find_program()
     session = CommandSession(api_url)
+    check_ports_are_free(session, forwards)
+    program = openssh.find_program()
     job = get_ready_job(session, job_id, wait=not no_wait)
     if code or cursor:
         _open_editor(session, job, "code" if code else "cursor", _remote_folder(folder or _HOME))
@@ -99,10 +105,11 @@ def execute(command: tuple[str, ...], *, job_id: str | None, direct: bool, proxy
     tar c project | gpu-dev exec -- 'tar x'
     """
     if not command:
-        raise usage_error("give a command after --", "`gpu-dev connect` opens a shell")
+        step = "A command for the dev server comes after `--`" if job_id else "`gpu-dev connect` opens a shell"
+        raise usage_error("give a command after --", step)
     program = openssh.find_program()
     session = CommandSession(api_url)
-    job = get_ready_job(session, job_id)
+    job = get_ready_job(session, job_id, may_ask=False)
     route = choose_route(session, job, direct=direct, proxy=proxy)
     more = ["-T", "-o", "BatchMode=yes"]
     remote = remote_commands.attached_command(command)
@@ -121,41 +128,51 @@ def port_forward(arguments: tuple[str, ...], direct: bool, proxy: bool, api_url:
     gpu-dev port-forward 8888
     gpu-dev port-forward 3f2a9c1e 8888 6006
     """
-    job_id, forwards = _split_id_and_ports(arguments)
-    more = parse_forwards(forwards)
-    check_ports_are_free(forwards)
-    program = openssh.find_program()
     session = CommandSession(api_url)
+    job_id, forwards = _split_id_and_ports(session, arguments)
+    more = parse_forwards(forwards)
+    check_ports_are_free(session, forwards)
+    program = openssh.find_program()
     job = get_ready_job(session, job_id)
     route = choose_route(session, job, direct=direct, proxy=proxy)
     for text in forwards:
         output.write_note(
             f"http://127.0.0.1:{text.split(':')[0]} is port {text.split(':')[-1]} of the dev server; Ctrl-C stops it"
         )
-    openssh.replace_process(
-        openssh.command_line(program, job, (), session.env, tty=False, proxy=route, more=["-N", *more])
-    )
+    line = openssh.command_line(program, job, (), session.env, tty=False, proxy=route, more=["-N", *more])
+    click.get_current_context().exit(_run_until_interrupted(line))
+
+
+def _complete_paths(context: click.Context, parameter: click.Parameter, prefix: str) -> "list[CompletionItem]":
+    from gpudev.cli.shell_completion import complete_copy_paths  # slow to load
+
+    return complete_copy_paths(context, parameter, prefix)
 
 
 @click.command("cp")
-@click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True)
+@click.argument("paths", metavar="SOURCE... TARGET", nargs=-1, required=True, shell_complete=_complete_paths)
+@click.option(
+    "-r", "-p", "-a", "_ignored", is_flag=True, help="Accepted and ignored: folders and times are copied anyway."
+)
 @route_options
-def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None) -> None:
+def copy(paths: tuple[str, ...], *, _ignored: bool, direct: bool, proxy: bool, api_url: str | None) -> None:
     """Copy files and folders to or from a dev server.
 
-    A remote path begins with the reservation id and a colon, or with the colon alone if you have only one. A remote
-    target that ends with a slash is a folder, which is created if necessary.
+    A remote path begins with the id or name of the reservation and a colon, or with the colon alone if you have only
+    one. A remote target that ends with a slash is a folder, which is created if necessary.
 
     \b
     gpu-dev cp train.py data :project/
     gpu-dev cp 3f2a9c1e:results.csv .
+    gpu-dev cp training:out results
     """
     if len(paths) < 2:
         raise usage_error("give at least one source and a target", "gpu-dev cp train.py :project/")
     *sources, target = [_split_path(path) for path in paths]
     job_ids = {job_id for job_id, _ in sources} if target[0] is None else {target[0]}
     if (target[0] is None) == any(job_id is None for job_id, _ in sources) or len(job_ids) != 1:
-        raise usage_error("copy local files to one dev server, or files of one dev server to this machine")
+        message = "copy local files to one dev server, or files of one dev server to this machine"
+        raise usage_error(message, _colon_hint(paths) if target[0] is None else "")
     for job_id, path in sources:  # checked before any wait
         if job_id is None and not os.path.lexists(path):
             raise local_error(f"no local file {path}")
@@ -166,11 +183,9 @@ def copy(paths: tuple[str, ...], direct: bool, proxy: bool, api_url: str | None)
     route = choose_route(session, job, direct=direct, proxy=proxy)
     if target[0] is not None and target[1].endswith("/"):
         _make_folder(session, job, target[1], route)
-    remote = openssh.build_target(job, session.env, route)
-    host = f"[{remote.host}]" if ":" in remote.host else remote.host
-    named = [path if job_id is None else f"{remote.user}@{host}:{path}" for job_id, path in [*sources, target]]
-    quiet = [] if sys.stderr.isatty() else ["-q"]
-    openssh.replace_process([program, "-rp", *quiet, "-P", str(remote.port), *remote.as_arguments(), "--", *named])
+    named = [openssh.CopyPath(job_id is not None, path) for job_id, path in [*sources, target]]
+    quiet = not sys.stderr.isatty()
+    openssh.replace_process(openssh.copy_line(program, job, named, session.env, proxy=route, quiet=quiet))
 
 
 @click.command("proxy-command")
@@ -185,7 +200,23 @@ def proxy_command(job_id: str, auto: bool, api_url: str | None) -> None:
     """
     from gpudev.cli.proxy_tunnel import run_tunnel
 
+    if not is_id(job_id):
+        job_id = choose_job(CommandSession(api_url), job_id, may_ask=False).value.reservation_id
     run_tunnel(job_id, auto=auto, api_url=api_url)
+
+
+def _run_until_interrupted(line: list[str]) -> int:
+    """ssh's exit code; 0 after Ctrl-C, which is the normal end here, while ssh itself would exit with 255."""
+    import subprocess  # slow to load
+
+    with signals_as_interrupt():
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL)
+        with process:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                process.terminate()
+                return 0
 
 
 def _make_folder(session: CommandSession, job: JobView, path: str, route: openssh.ProxyCommand) -> None:
@@ -199,15 +230,21 @@ def _make_folder(session: CommandSession, job: JobView, path: str, route: openss
         click.get_current_context().exit(exit_code)
 
 
-def _split_id_and_ports(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The first argument is an id if it cannot be a port; eight hex digits are rarely all decimal."""
+def _split_id_and_ports(session: CommandSession, arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The first argument is a reservation if it cannot be a port, or if others follow and a live id begins with it."""
     first, *rest = arguments
     if ":" in first or (first.isdigit() and len(first) <= 5):
+        if rest and is_id(first) and _begins_a_live_id(session, first):
+            return first, tuple(rest)
         return None, arguments
     job_id = ID.convert(first, None, None)
     if not rest:
         raise usage_error(f"give a port of {job_id} to forward", f"gpu-dev port-forward {job_id} 8888")
     return job_id, tuple(rest)
+
+
+def _begins_a_live_id(session: CommandSession, digits: str) -> bool:
+    return any(job.reservation_id.startswith(digits) for job in list_live_jobs(session))
 
 
 def _split_path(text: str) -> tuple[str | None, str]:
@@ -217,6 +254,14 @@ def _split_path(text: str) -> tuple[str | None, str]:
     if not colon or "/" in name:
         return None, text if not text.startswith("-") else f"./{text}"
     return (ID.convert(name, None, None) if name else ""), path or "."
+
+
+def _colon_hint(paths: tuple[str, ...]) -> str:
+    """For paths that are all local: a reservation without its colon looks like a file."""
+    missing = next((path for path in reversed(paths) if ":" not in path and not os.path.lexists(path)), "")
+    return (
+        f"A remote path has a colon; did you mean {missing}: ?" if missing else "A remote path has a colon, e.g. :data"
+    )
 
 
 def _remote_folder(path: str) -> str:

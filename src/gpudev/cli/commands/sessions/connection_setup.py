@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import CommandSession, choose_job
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.progress import check_ready, wait_until_ready
 from gpudev.cli.exit_codes import CliError, ExitCode, local_error, usage_error
+from gpudev.cli.job_selection import choose_job
+from gpudev.cli.options import SectionedCommand
 from gpudev.domain.reservations.lifecycle import Status
+from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.sdk.http.event_stream import has_ended
 from gpudev.sdk.remote import ssh_route
 from gpudev.sdk.remote.openssh import ProxyCommand
@@ -20,7 +23,7 @@ from gpudev.wire.reservations import JobView
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class TrailingCommand(click.Command):
+class TrailingCommand(SectionedCommand):
     """Everything after `--` is a command for the dev server and is not parsed here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,9 +61,9 @@ def route_options(function: _F) -> _F:
     return function
 
 
-def get_ready_job(session: CommandSession, job_id: str | None, *, wait: bool = True) -> JobView:
+def get_ready_job(session: CommandSession, job_id: str | None, *, wait: bool = True, may_ask: bool = True) -> JobView:
     """The reservation, once it is active. Raises for one that has ended."""
-    reply = choose_job(session, job_id)
+    reply = _choose_job(session, job_id, may_ask=may_ask)
     _check_live(reply.value)
     if reply.value.status != Status.ACTIVE:
         if not wait:
@@ -68,6 +71,17 @@ def get_ready_job(session: CommandSession, job_id: str | None, *, wait: bool = T
         reply = wait_until_ready(session, reply, quiet=not output.stdout_is_terminal())
         check_ready(reply.value)
     return reply.value
+
+
+def _choose_job(session: CommandSession, job_id: str | None, *, may_ask: bool) -> ApiReply[JobView]:
+    try:
+        return choose_job(session, job_id, may_ask=may_ask)
+    except CliError as error:
+        context = click.get_current_context()
+        if error.exit_code is not ExitCode.NOT_FOUND or context.obj != ():
+            raise
+        # `gpu-dev connect nvidia-smi`: the word may be meant for the dev server.
+        raise error.with_next_step(f"{error.next_step}; a command for the dev server comes after `--`") from error
 
 
 def choose_route(session: CommandSession, job: JobView, *, direct: bool, proxy: bool) -> ProxyCommand:
@@ -89,16 +103,18 @@ def parse_forwards(forwards: Sequence[str]) -> list[str]:
     return ["-o", "ExitOnForwardFailure=yes", *options] if options else []
 
 
-def check_ports_are_free(forwards: Sequence[str]) -> None:
+def check_ports_are_free(session: CommandSession, forwards: Sequence[str]) -> None:
     """Checked before any wait. ssh reports a port that is taken later."""
     for text in forwards:
         here, *there = text.split(":")
         try:
             socket.create_server(("127.0.0.1", int(here))).close()
         except OSError as error:
-            other = ":".join([str(int(here) % 50000 + 10000), *(there or [here])])
+            other = f"Use another one: {':'.join([str(int(here) % 50000 + 10000), *(there or [here])])}"
+            if session.address.is_local and there in ([], [here]):
+                other += f". If the dev server shares this machine's network, 127.0.0.1:{here} is it already"
             why = os.strerror(error.errno) if error.errno else str(error)
-            raise local_error(f"cannot use local port {here}: {why}", f"Use another one: {other}") from error
+            raise local_error(f"cannot use local port {here}: {why}", other) from error
 
 
 def _is_port(text: str) -> bool:

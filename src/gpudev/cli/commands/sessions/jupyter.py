@@ -5,9 +5,10 @@ import time
 import click
 
 from gpudev.cli import output
-from gpudev.cli.command_session import CommandSession, choose_job
+from gpudev.cli.command_session import CommandSession
 from gpudev.cli.commands.sessions.connection_setup import get_ready_job
 from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.cli.job_selection import choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.sdk.http import session_endpoints
 from gpudev.sdk.http.endpoints import ApiReply
@@ -34,10 +35,10 @@ def jupyter() -> None:
 def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, api_url: str | None) -> None:
     """Start Jupyter Lab, wait until it is ready, and print a link to it.
 
-    ID may be shortened, or omitted if you have only one reservation.
+    ID is an id, a prefix of one, or a name; it may be omitted if you have only one reservation.
     """
     session = CommandSession(api_url)
-    job = get_ready_job(session, job_id)
+    job = get_ready_job(session, job_id, may_ask=not as_json)
     reply = session.api.fetch(session_endpoints.enable_jupyter(job.reservation_id))
     if not no_wait:
         if not as_json:
@@ -58,7 +59,7 @@ def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, a
 def open_lab(job_id: str | None, *, browser: bool, as_json: bool, api_url: str | None) -> None:
     """Print a link that opens Jupyter Lab in a browser. It works once."""
     session = CommandSession(api_url)
-    reservation_id = choose_job(session, job_id).value.reservation_id
+    reservation_id = choose_job(session, job_id, may_ask=not as_json).value.reservation_id
     if as_json:
         output.write_json(session.api.fetch(session_endpoints.create_jupyter_link(reservation_id)).raw)
         return
@@ -71,7 +72,9 @@ def open_lab(job_id: str | None, *, browser: bool, as_json: bool, api_url: str |
 def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """Stop Jupyter Lab and its kernels."""
     session = CommandSession(api_url)
-    reply = session.api.fetch(session_endpoints.disable_jupyter(choose_job(session, job_id).value.reservation_id))
+    reply = session.api.fetch(
+        session_endpoints.disable_jupyter(choose_job(session, job_id, may_ask=not as_json).value.reservation_id)
+    )
     if as_json:
         output.write_json(reply.raw)
         return
@@ -84,7 +87,9 @@ def disable(job_id: str | None, as_json: bool, api_url: str | None) -> None:
 def status(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """Show the state of Jupyter Lab: off, starting, ready or failed."""
     session = CommandSession(api_url)
-    reply = session.api.fetch(session_endpoints.get_jupyter(choose_job(session, job_id).value.reservation_id))
+    reply = session.api.fetch(
+        session_endpoints.get_jupyter(choose_job(session, job_id, may_ask=not as_json).value.reservation_id)
+    )
     if as_json:
         output.write_json(reply.raw)
         return

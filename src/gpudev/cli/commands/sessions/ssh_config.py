@@ -7,6 +7,7 @@ made before the first change.
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +70,19 @@ def add_reservation(session: CommandSession, job: JobView, now: datetime) -> Ssh
         return None
 
 
+def ssh_line(env: Mapping[str, str], job: JobView) -> str:
+    """An ssh command that works as it stands: by host name if it is configured, else with gpu-dev's own key, which ssh
+    does not try by itself. Empty: there is no dev server."""
+    if not job.ssh_command:
+        return ""
+    blocks = _parse_blocks(_read(own_config_file(env)))
+    host = next((block.hosts[0] for block in blocks if block.reservation_id == job.reservation_id), None)
+    if host is not None:
+        return f"ssh {host}"
+    key = paths.private_key_file(env)
+    return job.ssh_command.replace("ssh ", f"ssh -i {shlex.quote(str(key))} ", 1) if key.exists() else job.ssh_command
+
+
 def remove_reservations(env: Mapping[str, str], reservation_ids: Collection[str]) -> None:
     """Remove ended reservations. Does nothing if our file does not exist."""
     path = own_config_file(env)
@@ -81,7 +95,7 @@ def remove_reservations(env: Mapping[str, str], reservation_ids: Collection[str]
 
 def _seems_outdated(session: CommandSession, job: JobView, now: datetime) -> bool:
     """The holder of its name may have ended, or an expired entry may have been extended, on another machine."""
-    name = _preferred_name(job)
+    name = openssh.preferred_host_name(job)
     others = [b for b in _parse_blocks(_read(own_config_file(session.env))) if b.reservation_id != job.reservation_id]
     return any(name in b.hosts or (b.url == session.address.url and not b.ends_after(now)) for b in others)
 
@@ -124,15 +138,10 @@ def choose_names(jobs: Sequence[JobView], taken: Collection[str] = ()) -> dict[s
     chosen: dict[str, str] = {}
     by_id = {openssh.host_alias(job) for job in jobs}  # always unique
     for job in sorted(jobs, key=lambda job: job.created_at):
-        name = _preferred_name(job)
+        name = openssh.preferred_host_name(job)
         is_free = name is not None and name not in by_id and name not in taken and name not in chosen.values()
         chosen[job.reservation_id] = name if name is not None and is_free else openssh.host_alias(job)
     return chosen
-
-
-def _preferred_name(job: JobView) -> str | None:
-    plain = re.sub(r"[^a-z0-9.-]+", "-", (job.name or "").lower()).strip("-.")
-    return f"gpu-dev-{plain}" if plain else None
 
 
 class _Block(NamedTuple):

@@ -5,13 +5,14 @@ import time
 import click
 
 from gpudev.cli import formatting, output
-from gpudev.cli.command_session import CommandApi, CommandSession, choose_job
+from gpudev.cli.command_session import CommandApi, CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode
+from gpudev.cli.job_selection import choose_job, fetch_for_job
 from gpudev.cli.options import ID, TEXT, api_options
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.sdk.errors import NotFound
 from gpudev.sdk.http import session_endpoints
-from gpudev.sdk.http.endpoints import ApiReply, get_job
+from gpudev.sdk.http.endpoints import ApiReply
 from gpudev.wire.reservations import JobView
 from gpudev.wire.sessions import DevServerUsers
 
@@ -40,7 +41,9 @@ def users() -> None:
 def list_users(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     """List collaborators. ID may be omitted if you have only one reservation."""
     session = CommandSession(api_url)
-    reply = session.api.fetch(session_endpoints.list_users(_choose_job_id(session, job_id)))
+    if job_id is None:
+        job_id = choose_job(session, None, may_ask=not as_json).value.reservation_id
+    reply = fetch_for_job(session, job_id, session_endpoints.list_users, may_ask=not as_json)
     if as_json:
         output.write_json(reply.raw)
         return
@@ -58,7 +61,7 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
     This takes effect within seconds, without a restart; on a dev server that is not running yet, when it starts.
     """
     session = CommandSession(api_url)
-    job = session.api.fetch(get_job(job_id)).value
+    job = choose_job(session, job_id, may_ask=not as_json).value
     reply = session.api.fetch(session_endpoints.add_users(job.reservation_id, names))
     reply = _wait_until_in_effect(session.api, job, reply, wait=not no_wait)
     if as_json:
@@ -84,7 +87,7 @@ def add(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, ap
 def remove(job_id: str, names: tuple[str, ...], *, no_wait: bool, as_json: bool, api_url: str | None) -> None:
     """Remove GitHub users. Their connections are closed; their processes keep running."""
     session = CommandSession(api_url)
-    job = session.api.fetch(get_job(job_id)).value
+    job = choose_job(session, job_id, may_ask=not as_json).value
     removed: dict[str, ApiReply[DevServerUsers]] = {}
     missing: list[NotFound] = []
     for name in dict.fromkeys(name.lower() for name in names):
@@ -118,10 +121,6 @@ def _wait_until_in_effect(
 
 
 _NEXT_STEP = "It is retried automatically; `gpu-dev users list` shows the state"
-
-
-def _choose_job_id(session: CommandSession, job_id: str | None) -> str:
-    return job_id if job_id is not None else choose_job(session, None).value.reservation_id
 
 
 def _show(view: DevServerUsers) -> None:
