@@ -104,7 +104,7 @@ def test_jupyter_is_enabled_opened_and_disabled_and_survives_the_control_plane(s
     assert system.run("jupyter", "status", short).stdout == "Jupyter is off.\n"
     assert "gpu-dev jupyter enable" in system.run("jupyter", "open", short, code=5).stderr
     refused = system.run("jupyter", "enable", short, code=5)
-    assert "pip install jupyterlab" in refused.stderr
+    assert "gpu-dev jupyter enable --install" in refused.stderr
     install = (
         "mkdir -p bin && cat >bin/jupyter-lab && chmod +x bin/jupyter-lab && echo 'PATH=~/bin:$PATH' >.bash_profile"
     )

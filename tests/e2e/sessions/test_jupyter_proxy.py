@@ -201,7 +201,7 @@ async def test_without_jupyter_in_the_dev_server_its_owner_is_told_what_to_do(pl
         return status if status["state"] == "failed" else None
 
     told = await eventually_async(failed, every=0.1)
-    assert "pip install jupyterlab" in told["reason"]
-    assert "pip install jupyterlab" in (await ada.post(f"{path}/link")).json()["detail"]
+    assert "gpu-dev jupyter enable --install" in told["reason"]
+    assert "gpu-dev jupyter enable --install" in (await ada.post(f"{path}/link")).json()["detail"]
     assert (await ada.post(f"{path}/disable")).json()["state"] == "off"
     await ada.aclose()
