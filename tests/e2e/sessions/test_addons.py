@@ -83,7 +83,7 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     assert "no usable SSH key of 'empty' on GitHub" in refused.stderr
     assert "no GitHub user named" in system.run("users", "add", short, "nobody", code=5).stderr
     said = system.run("users", "add", short, "OctoCat").stdout
-    assert said.startswith("octocat may log in now:\n  ssh -p ")
+    assert said.startswith("octocat can log in now:\n  ssh -p ")
     assert gets_in(system, job, key)
     assert [user["github_user"] for user in system.ask("users", "list")["users"]] == ["octocat"]
     assert "Users        octocat" in system.run("status", short).stdout
@@ -92,7 +92,7 @@ def test_a_colleague_is_let_in_survives_the_control_plane_and_is_removed(
     eventually(system.ready, "the API did not come back")
     assert gets_in(system, job, key)
     removed = system.run("users", "remove", short, "stranger", "octocat", code=4)
-    assert removed.stdout == "octocat may log in no longer.\n"
+    assert removed.stdout == "octocat can no longer log in.\n"
     assert "stranger has no access" in removed.stderr
     assert "`gpu-dev users list" in removed.stderr
     assert not gets_in(system, job, key)
