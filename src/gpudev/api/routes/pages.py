@@ -40,7 +40,6 @@ _DOCS_HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     ),
-    "Cache-Control": "no-cache",
 }
 _START_PAGE = """
 <p>Shared GPU developer servers: reserve GPUs, get a shell, find your disk again next time.</p>
