@@ -20,6 +20,7 @@ from gpudev.api.request_guard import RequestGuard
 from gpudev.api.routes.cluster import ClusterEndpoints, EtaStatisticsEndpoints, NodeEndpoints
 from gpudev.api.routes.disks import DiskEndpoints
 from gpudev.api.routes.login import KeyIssuer, LoginEndpoints, TokenLoginEndpoints, list_login_methods
+from gpudev.api.routes.pages import page_routes
 from gpudev.api.routes.reservations import JobEndpoints
 from gpudev.api.routes.sessions import CollaboratorEndpoints, JupyterEndpoints, SshTokenEndpoints
 from gpudev.api.routes.system import ConfigurationEndpoints, HealthEndpoints
@@ -51,6 +52,7 @@ def create_app(services: ApiDependencies, lifespan: Lifespan[FastAPI] | None = N
         title="gpu-dev",
         version=__version__,
         description=DESCRIPTION,
+        docs_url=None,  # FastAPI's page loads Swagger UI from another host
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
@@ -77,6 +79,7 @@ def create_app(services: ApiDependencies, lifespan: Lifespan[FastAPI] | None = N
     ):
         check_routes(router)
         app.include_router(router)
+    app.router.routes.extend(page_routes())
     responses.install_error_handlers(app)
     app.add_middleware(RequestMiddleware, tracer=services.tracer)
     if services.settings.guarding.cors_origins:

@@ -113,6 +113,9 @@ class KubernetesSettings:
     runtime_class: str = ""
     allowed_cidrs: tuple[str, ...] = ()
     """Private networks that dev servers may reach; by default the internet and their own gang only."""
+    denied_cidrs: tuple[str, ...] = ()
+    """Networks with public addresses that dev servers may not reach, such as the API server's public endpoint, or pods
+    and nodes with public IPv6 addresses."""
     termination_grace: timedelta = timedelta(seconds=20)
     """How long processes in an ending dev server have to save their work."""
     workspace_size: str = "100Gi"

@@ -81,7 +81,7 @@ async def check_jupyter(world: RealWorld, rid: ReservationId, owners: tuple[str,
 
     seen = await eventually_async(failed, every=0.2)
     assert seen.reason is not None
-    assert "pip install jupyterlab" in seen.reason
+    assert "gpu-dev jupyter enable --install" in seen.reason
 
     async def address(to: SshEndpoint) -> str:
         return to.host

@@ -15,6 +15,7 @@ import pytest
 from gpudev.adapters.key_pairs import generate_key_pair
 from support.paths import SUPPORT
 from support.polling import eventually
+from support.sessions.jupyter_wheel import write_jupyter_wheel
 from support.system.embedded_system import System
 
 pytestmark = pytest.mark.slow
@@ -104,7 +105,7 @@ def test_jupyter_is_enabled_opened_and_disabled_and_survives_the_control_plane(s
     assert system.run("jupyter", "status", short).stdout == "Jupyter is off.\n"
     assert "gpu-dev jupyter enable" in system.run("jupyter", "open", short, code=5).stderr
     refused = system.run("jupyter", "enable", short, code=5)
-    assert "pip install jupyterlab" in refused.stderr
+    assert "gpu-dev jupyter enable --install" in refused.stderr
     install = (
         "mkdir -p bin && cat >bin/jupyter-lab && chmod +x bin/jupyter-lab && echo 'PATH=~/bin:$PATH' >.bash_profile"
     )
@@ -125,6 +126,25 @@ def test_jupyter_is_enabled_opened_and_disabled_and_survives_the_control_plane(s
     gone.value.close()
     history = [event["message"] for event in system.ask("status", short, "--events")["events"]]
     assert "Jupyter is ready" in history
+
+
+def test_jupyter_is_installed_on_request(system: System, tmp_path: Path) -> None:
+    job = system.ask("reserve", "--gpus", "1", "--hours", "1", "--disk", "none", "--yes")
+    short, wheel = job["job_id"][:8], write_jupyter_wheel(tmp_path)
+    prepare = (
+        f"mkdir -p .config/pip && cat >{wheel.name} && "
+        'printf "[global]\\nno-index = true\\nfind-links = $HOME\\n" >.config/pip/pip.conf'
+    )
+    command = [*system.ssh(job), prepare]
+    done = subprocess.run(command, input=wheel.read_bytes(), env=system.environment, check=False)
+    assert done.returncode == 0
+    assert "gpu-dev jupyter enable --install" in system.run("jupyter", "enable", short, code=5).stderr
+    installed = system.run("jupyter", "enable", short, "--install")
+    assert "Installing JupyterLab into ~/.local/share/gpu-dev/jupyter" in installed.stderr
+    assert ask_jupyter(*follow(installed.stdout.strip()))["method"] == "GET"
+    again = system.run("jupyter", "enable", short, "--install")
+    assert "installed already" in again.stderr
+    system.run("cancel", short, "--yes")
 
 
 def follow(link: str, base: str = "") -> tuple[str, str]:

@@ -201,7 +201,40 @@ async def test_without_jupyter_in_the_dev_server_its_owner_is_told_what_to_do(pl
         return status if status["state"] == "failed" else None
 
     told = await eventually_async(failed, every=0.1)
-    assert "pip install jupyterlab" in told["reason"]
-    assert "pip install jupyterlab" in (await ada.post(f"{path}/link")).json()["detail"]
+    assert "gpu-dev jupyter enable --install" in told["reason"]
+    assert "gpu-dev jupyter enable --install" in (await ada.post(f"{path}/link")).json()["detail"]
     assert (await ada.post(f"{path}/disable")).json()["state"] == "off"
     await ada.aclose()
+
+
+async def test_a_link_that_is_opened_too_early_leads_to_a_page_that_waits(place: Place) -> None:
+    ada = await place.as_user("ada")
+    job_id = await place.active(ada)
+    home = place.home(job_id)
+    (home / "bin").mkdir()
+    program = home / "bin" / "jupyter-lab"
+    program.write_text(f'#!/bin/sh\nwhile [ ! -e {home}/go ]; do sleep 0.1; done\nexec python3 {STUB} "$@"\n')
+    program.chmod(0o755)
+    (home / ".bash_profile").write_text(f"PATH={home}/bin:$PATH\n")
+    assert (await ada.post(f"/v1/jobs/{job_id}/jupyter/enable")).json()["state"] == "starting"
+    person, secret = await browser(place, ada, job_id)
+    opened = {"Cookie": f"gpudev_jupyter={secret}", "Accept": "text/html"}
+
+    async def lab() -> httpx2.Response:
+        return await person.get(f"/v1/jobs/{job_id}/jupyter/lab", headers=opened)
+
+    async def waits() -> bool:
+        return "tries again by itself" in (await lab()).text
+
+    await eventually_async(waits, every=0.1)
+    early = await lab()
+    assert early.status_code == 503
+    assert 'http-equiv="refresh"' in early.text
+    (home / "go").touch()
+
+    async def is_there() -> bool:
+        return (await lab()).status_code == 200
+
+    await eventually_async(is_there, within=60, every=0.2)
+    for client in (ada, person):
+        await client.aclose()

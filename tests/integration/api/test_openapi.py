@@ -1,6 +1,7 @@
 """The OpenAPI document says what the API does: read by eye for its form, by schemathesis against the real thing."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -85,6 +86,50 @@ async def test_swagger_is_served_at_docs(api: Api) -> None:
     answer = await api.anonymous().get("/docs")
     assert answer.status_code == 200
     assert "swagger" in answer.text.lower()
+
+
+async def test_swagger_needs_no_other_host(api: Api) -> None:
+    page = await api.anonymous().get("/docs")
+    policy = page.headers["content-security-policy"]
+    assert "http" not in policy
+    assert "unsafe" not in policy
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert {"docs/swagger-ui.css", "docs/swagger-ui-bundle.js", "docs/docs.js"} <= set(loaded)
+    for address in loaded:
+        assert "://" not in address
+        if not address.startswith("data:"):
+            answer = await api.anonymous().get(f"/{address}")
+            assert answer.status_code == 200, address
+            if not address.endswith(".json"):
+                again = await api.anonymous().get(f"/{address}", headers={"If-None-Match": answer.headers["etag"]})
+                assert again.status_code == 304
+                plain = await api.anonymous().get(f"/{address}", headers={"Accept-Encoding": "identity"})
+                assert plain.content == answer.content
+    assert (await api.anonymous().get("/docs/app.py")).status_code == 404
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+async def test_the_start_page_is_for_people_and_for_programs(api: Api) -> None:
+    page = await api.anonymous().get("/", headers=BROWSER)
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    assert "gpu-dev reserve" in page.text
+    assert 'href="docs"' in page.text
+    document = (await api.anonymous().get("/")).json()
+    assert (document["name"], document["docs"]) == ("gpu-dev", "/docs")
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nowhere", 404), ("/v1/jobs", 401)])
+async def test_an_error_in_a_browser_is_a_page_and_for_programs_a_problem(api: Api, path: str, status: int) -> None:
+    page = await api.anonymous().get(path, headers=BROWSER)
+    assert page.status_code == status
+    assert page.headers["content-type"].startswith("text/html")
+    assert 'href="/docs"' in page.text
+    problem = await api.anonymous().get(path)
+    assert problem.status_code == status
+    assert problem.headers["content-type"] == "application/problem+json"
 
 
 @dataclass

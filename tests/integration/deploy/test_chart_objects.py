@@ -19,11 +19,14 @@ from gpudev.adapters.kubernetes.client.rbac import (
     TEARDOWN_NAMESPACE_RULES,
     PolicyRule,
 )
+from gpudev.adapters.kubernetes.objects.labels import MANAGED_BY, MANAGER, RESERVATION_ID
+from gpudev.adapters.kubernetes.objects.network_policies import build_dev_server_policy
 from gpudev.adapters.kubernetes.objects.server_manifests import build_efs_storage_class
 from gpudev.main import cli
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, RECONCILER_ROLE, KubernetesSettings
 from support.deploy.helm_chart import Helm, Object, Rendered, chart_values, containers
 from support.kubernetes.binaries import ROOT
+from support.kubernetes.policy_rules import Pod, allows
 
 EVERYTHING: Object = {
     "sshProxy": {"url": "https://ssh.example.com", "public": {"enabled": True}},
@@ -254,6 +257,22 @@ def test_the_database_is_reached_by_those_who_use_it_and_by_nobody_else(chart: R
             for variable in one.get("env", [])
         )
         assert uses == any(selector <= labels for selector in selectors), who
+
+
+def test_a_dev_server_reaches_nothing_of_the_control_plane(chart: Rendered) -> None:
+    """By its own policy, and mostly by the services' policies alone. The API, the SSH proxy and the image caches let
+    everybody in, because load balancers and nodes come from unknown addresses."""
+    dev_server = Pod("gpu-dev", {MANAGED_BY: MANAGER, RESERVATION_ID: "x"}, "10.1.0.7")
+    of_services = chart.of("NetworkPolicy")
+    policies = [*of_services, build_dev_server_policy(KubernetesSettings())]
+    open_to_all = {("api-service", 8080), ("ssh-proxy", 8080), ("registry-cache", 5000)}
+    for who, template in chart.pods():
+        labels = template["metadata"]["labels"]
+        service = Pod("gpu-controlplane", labels, "10.1.0.8")
+        for port in (22, 80, 443, 5000, 5432, 8080, 9090, 10250):
+            assert not allows(policies, dev_server, service, port), (who, port)
+            if (labels["app"], port) not in open_to_all:
+                assert not allows(of_services, dev_server, service, port), (who, port)
 
 
 def test_settings_and_secrets_that_change_begin_the_services_anew(helm: Helm) -> None:

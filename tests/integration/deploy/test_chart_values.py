@@ -139,6 +139,7 @@ def test_what_is_said_about_dev_servers_reaches_the_server(helm: Helm) -> None:
         "imagePullSecrets": ["one", "two"],
         "runtimeClass": "nvidia",
         "allowedCidrs": ["10.1.0.0/16"],
+        "deniedCidrs": ["203.0.113.7/32"],
         "toleratedTaints": ["a", "b"],
         "wholeNodeResources": ["vpc.amazonaws.com/efa", "hugepages-2Mi"],
         "nodeAddress": "internal",
@@ -153,6 +154,7 @@ def test_what_is_said_about_dev_servers_reaches_the_server(helm: Helm) -> None:
     assert (made.default_image, made.init_image) == ("example.com/dev:1", "example.com/init:2")
     assert (made.image_pull_policy, made.image_pull_secrets) == ("Always", ("one", "two"))
     assert (made.runtime_class, made.allowed_cidrs, made.tolerated_taints) == ("nvidia", ("10.1.0.0/16",), ("a", "b"))
+    assert made.denied_cidrs == ("203.0.113.7/32",)
     assert made.whole_node_resources == ("vpc.amazonaws.com/efa", "hugepages-2Mi")
     assert (made.node_address, made.gpu_type_label) == ("internal", "gpu")
     assert (made.workspace_size, made.shared_storage_class) == ("5Gi", "nfs")

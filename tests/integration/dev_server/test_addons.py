@@ -159,4 +159,4 @@ def test_jupyter_can_be_wanted_from_the_start_and_one_that_is_not_there_says_wha
     server = builder.start()
     owner = server.authorized_keys.read_text()
     eventually(lambda: adjusted(server, owner, wish)["state"] == "failed")
-    assert "pip install jupyterlab" in adjusted(server, owner, wish)["reason"]
+    assert "gpu-dev jupyter enable --install" in adjusted(server, owner, wish)["reason"]

@@ -192,7 +192,7 @@ async def test_without_jupyter_it_says_so_and_what_to_do(one: LocalWorld) -> Non
     await one.ready(spec)
     seen = await until(one, spec, wish(spec, generate_key_pair()[1]), JupyterState.FAILED)
     assert seen.reason is not None
-    assert "pip install jupyterlab" in seen.reason
+    assert "gpu-dev jupyter enable --install" in seen.reason
 
 
 async def test_one_that_cannot_start_says_why_and_one_that_dies_is_started_again(one: LocalWorld) -> None:

@@ -124,6 +124,9 @@ def _missing_packages() -> list[str]:
 
 
 class RealNode:
+    enforces_policies = False
+    """The `bridge` plugin knows no NetworkPolicies."""
+
     def __init__(
         self, plane: ControlPlane, folder: Path, *, name: str = "real-1", gpus: int = 8, gpu_type: str = "h100"
     ) -> None:

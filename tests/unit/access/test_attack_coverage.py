@@ -119,6 +119,13 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
     "a proxy token for another reservation of one's own": (
         "integration/sessions::test_a_token_is_for_one_reservation_and_not_for_another_of_the_same_user"
     ),
+    "hostile reports of a pod": (
+        "unit/kubernetes::test_a_termination_message_hides_neither_its_own_pods_end_nor_another_pod"
+    ),
+    "hostile reports of a pod that really runs": (
+        "e2e/kubernetes::test_what_a_pod_says_when_it_ends_fails_no_observation"
+    ),
+    "other people's pods and the control plane, over the network": "unit/kubernetes::test_a_dev_server_does_not_reach",
     # Jupyter through HTTPS
     "another user's Jupyter, forged cookies and links, WebSockets and requests from another origin": (
         "e2e/sessions::test_a_browser_that_followed_the_link_reaches_jupyter_and_nobody_else_does"

@@ -44,12 +44,14 @@ const (
 )
 
 const (
-	missing = "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login " +
-		"shell finds `jupyter-lab`) or reserve with an image that has it, then enable Jupyter again"
+	missing = "there is no JupyterLab in this dev server; `gpu-dev jupyter enable --install` installs it there " +
+		"(or reserve with an image that has it)"
 	notThere = 127
 	// Fixed text: values are passed as arguments and variables.
 	script = `if command -v jupyter-lab >/dev/null 2>&1; then exec jupyter-lab "$@"; fi; ` +
-		`if python3 -c 'import jupyterlab' 2>/dev/null; then exec python3 -m jupyterlab "$@"; fi; exit 127`
+		`if python3 -c 'import jupyterlab' 2>/dev/null; then exec python3 -m jupyterlab "$@"; fi; ` +
+		`own="$HOME/.local/share/gpu-dev/jupyter/bin/jupyter-lab"; if [ -x "$own" ]; then exec "$own" "$@"; fi; exit 127`
+	ownLogLine   = "gpu-dev: "
 	tries        = 3
 	checkAgain   = 250 * time.Millisecond
 	readyWithin  = 90 * time.Second
@@ -88,13 +90,14 @@ type Supervisor struct {
 // NewSupervisor creates a supervisor without a Jupyter.
 func NewSupervisor(host Host, log *slog.Logger) *Supervisor { return &Supervisor{host: host, log: log} }
 
-// Want sets the Jupyter to run; nil for none. Setting the same again changes nothing.
+// Set sets the Jupyter to run; nil for none. Setting the same again changes nothing.
 func (supervisor *Supervisor) Set(options *Options) {
 	supervisor.mutex.Lock()
 	defer supervisor.mutex.Unlock()
 	if same(supervisor.options, options) {
 		return
 	}
+	supervisor.log.Info("jupyter", "requested", options != nil)
 	before := supervisor.done
 	if supervisor.stop != nil {
 		close(supervisor.stop)
@@ -223,6 +226,7 @@ func (supervisor *Supervisor) start(options Options, port int) (*process.Child, 
 		}
 	}
 	defer output.Close()
+	_, _ = fmt.Fprintf(output, "%sstarting JupyterLab\n", ownLogLine)
 	// The token is not an argument, because all users can read arguments.
 	variables := map[string]string{"JUPYTER_TOKEN": options.Token, "TERM": "xterm"}
 	return supervisor.host.Start(script, argumentsFor(options, port, supervisor.host), variables, output)
@@ -259,7 +263,7 @@ func (supervisor *Supervisor) lastWords(status unix.WaitStatus) string {
 
 // lastLine returns the last line of its log, printable and bounded.
 func (supervisor *Supervisor) lastLine() string {
-	log, err := os.Open(supervisor.logPath())
+	log, err := os.OpenFile(supervisor.logPath(), os.O_RDONLY|unix.O_NONBLOCK, 0) // not to wait at a named pipe
 	if err != nil {
 		return ""
 	}
@@ -273,7 +277,7 @@ func (supervisor *Supervisor) lastLine() string {
 	last := ""
 	for line := range bytes.Lines(text) {
 		shown := strings.TrimSpace(strings.Map(printable, string(line)))
-		if shown != "" {
+		if shown != "" && !strings.HasPrefix(shown, ownLogLine) {
 			last = shown
 		}
 	}

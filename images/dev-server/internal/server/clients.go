@@ -105,7 +105,9 @@ func (server *Server) openJupyterLog() (log *os.File, err error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
-		log, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+		// O_NONBLOCK: a named pipe in its place would keep Jupyter starting for ever.
+		flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC | unix.O_NOFOLLOW | unix.O_NONBLOCK
+		log, err = os.OpenFile(path, flags, 0o600)
 		return err
 	})
 	return log, err

@@ -100,24 +100,14 @@ class RequestMeter:
 
 
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,64}")
-_COMMON_HEADERS = (
+_DEFAULT_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-_DEFAULT_HEADERS = (*_COMMON_HEADERS, (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"))
-_DOCS_PATHS = ("/docs",)
 _JOB_PREFIX = b"/v1/jobs/"
-_DOCS_HEADERS = (  # the Swagger page loads script and style from FastAPI's CDN only
-    *_COMMON_HEADERS,
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; connect-src 'self'; "
-        b"style-src 'unsafe-inline' https://cdn.jsdelivr.net; img-src 'self' data: https://fastapi.tiangolo.com; "
-        b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    ),
-)
 log = structlog.get_logger()
 
 
@@ -174,9 +164,10 @@ class RequestMiddleware:
 
 
 def _security_headers(scope: Scope, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers that restrict what browsers do with a response."""
-    headers = list(_DOCS_HEADERS if scope["path"] in _DOCS_PATHS else _DEFAULT_HEADERS)
-    if scope["path"].startswith("/v1") and not any(name == b"cache-control" for name, _ in given):
+    """Headers that restrict what browsers do with a response. Pages have their own for some of them."""
+    names = {name for name, _ in given}
+    headers = [header for header in _DEFAULT_HEADERS if header[0] not in names]
+    if scope["path"].startswith("/v1") and b"cache-control" not in names:
         headers.append((b"cache-control", b"no-store"))
     if scope.get("scheme") == "https":
         headers.append((b"strict-transport-security", b"max-age=31536000"))

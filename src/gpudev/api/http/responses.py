@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gpudev.domain import errors
 from gpudev.domain.reservations.reservation import find_utc_times
 from gpudev.http_edge.error_responses import error_code, problem_title, problem_type, to_error_response
+from gpudev.http_edge.html_pages import html_page, paragraph, wants_html
 from gpudev.wire.cluster import Problem
 from gpudev.wire.reservations import JobEvent, JobView
 
@@ -74,14 +75,32 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
 
 
+def _error_response(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    field: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A page for a person who opened this address in a browser, otherwise a problem document."""
+    if request.method != "GET" or not wants_html(request.scope["headers"]):
+        return problem_response(request.state.request_id, status, code, detail, field=field, headers=headers)
+    back = '<p><a href="/">What this is</a> · <a href="/docs">API documentation</a></p>'
+    page = html_page(problem_title(code), paragraph(detail) + back, status)
+    page.headers.update(headers or {})
+    return page
+
+
 async def _on_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.GpuDevError)
     response = to_error_response(error)
     if response.status >= 500:
         log.warning("http.error", code=error.code, error=error.message, cause=repr(error.__cause__))
     field = error.field if isinstance(error, errors.Invalid) else None
-    return problem_response(
-        request.state.request_id, response.status, response.code, response.detail, field=field, headers=response.headers
+    return _error_response(
+        request, response.status, response.code, response.detail, field=field, headers=response.headers
     )
 
 
@@ -92,7 +111,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     if len(details) > _MAX_SENTENCES:
         sentences.append(f"and {len(details) - _MAX_SENTENCES} more")
     field = _field_name(details[0]["loc"])
-    return problem_response(request.state.request_id, 422, errors.Invalid.code, "; ".join(sentences), field=field)
+    return _error_response(request, 422, errors.Invalid.code, "; ".join(sentences), field=field)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -104,7 +123,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         detail = f"no endpoint {request.url.path[:200]!r}; see /docs"
     if status == 405:
         detail = f"method {request.method} not allowed; see /docs"
-    return problem_response(request.state.request_id, status, code, detail, headers=error.headers)
+    return _error_response(request, status, code, detail, headers=error.headers)
 
 
 def _describe_validation_error(detail: Mapping[str, Any]) -> str:

@@ -9,6 +9,9 @@ from gpudev.domain.ids import ReservationId
 MAX_COLLABORATORS = 20
 """Per dev server, not counting the owner."""
 
+JUPYTER_ENVIRONMENT = ".local/share/gpu-dev/jupyter"
+"""In the home: the Python environment that `gpu-dev jupyter enable --install` makes for Jupyter Lab."""
+INSTALL_JUPYTER_COMMAND = "gpu-dev jupyter enable --install"
 
 OUTDATED_SERVER_ERROR = (
     "this dev server was started by an older version of gpu-dev, which cannot do that: reserve a new one"

@@ -4,7 +4,6 @@ The workflow decides who is admitted, `headers` what is forwarded.
 """
 
 import asyncio
-import html
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from urllib.parse import parse_qs
 import h11
 import structlog
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpudev.adapters.ssh_tunnels import SshReader, SshTunnels, SshWriter
 from gpudev.domain.errors import GpuDevError, Invalid, Unavailable
 from gpudev.http_edge.audit import ProxyClient
 from gpudev.http_edge.error_responses import abort_response, to_error_response
+from gpudev.http_edge.html_pages import PAGE_HEADERS, html_page, paragraph, wants_html
 from gpudev.proxy.jupyter import headers as header_rules
 from gpudev.proxy.jupyter.guard import JupyterGuard
 from gpudev.proxy.jupyter.headers import Headers, JupyterPath
@@ -30,12 +30,7 @@ log = structlog.get_logger(__name__)
 _CHUNK_BYTES = 64 * 1024
 _VALID_STATUSES = range(200, 600)
 """The statuses that the web server can send."""
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_RELOAD_SECONDS = "3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +128,10 @@ class JupyterHttpProxy:
             raise Invalid("open this page with the link from `gpu-dev jupyter open`")
         secret = await self._access.redeem_link(target, links[0], client)
         cookie = header_rules.session_cookie(secret, target, request.scope["headers"], self._session_seconds)
-        page = (
-            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={target.path}lab">'
-            f'<title>Jupyter</title><a href="{target.path}lab">Jupyter</a>'
-        )
-        return HTMLResponse(page, headers={**_PAGE_HEADERS, "Set-Cookie": cookie})
+        address = f"{target.path}lab"
+        page = html_page("Jupyter", f'<p><a href="{address}">Open Jupyter</a></p>', refresh=f"0; url={address}")
+        page.headers["Set-Cookie"] = cookie
+        return page
 
     async def _forward(self, session: AdmittedBrowser, target: JupyterPath, request: Request, send: Send) -> None:
         async with self._access.connect(session) as connection:
@@ -217,19 +211,20 @@ async def _read_chunk(reader: SshReader, has_begun: bool) -> bytes:
     return data
 
 
-def wants_html(headers: Headers) -> bool:
-    return any(name == b"accept" and b"text/html" in value for name, value in headers)
-
-
 def jupyter_error_response(error: GpuDevError, request_id: str, as_page: bool) -> Response:
-    """An HTML page for browsers, otherwise a problem document as the API returns."""
+    """An HTML page for browsers, otherwise a problem document as the API returns.
+
+    The page of a Jupyter that does not answer, because it still starts, loads itself again until it answers.
+    """
     response = to_error_response(error)
-    headers = {**_PAGE_HEADERS, **response.headers, "X-Request-ID": request_id}
-    if as_page:
-        phrase = HTTPStatus(response.status).phrase
-        page = (
-            f'<!doctype html><meta charset="utf-8"><title>{phrase}</title>'
-            f'<body style="font-family: sans-serif; margin: 4em"><h1>{phrase}</h1><p>{html.escape(response.detail)}</p>'
-        )
-        return HTMLResponse(page, response.status, headers)
-    return Response(response.problem_body(request_id), response.status, headers, "application/problem+json")
+    headers = {**response.headers, "X-Request-ID": request_id}
+    if not as_page:
+        body = response.problem_body(request_id)
+        return Response(body, response.status, {**PAGE_HEADERS, **headers}, "application/problem+json")
+    body_html, refresh = paragraph(response.detail), None
+    if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        body_html += paragraph("If it is still starting, wait: this page tries again by itself.")
+        refresh = _RELOAD_SECONDS
+    page = html_page(HTTPStatus(response.status).phrase, body_html, response.status, refresh=refresh)
+    page.headers.update(headers)
+    return page

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpudev import paths
 from gpudev.domain.reservations.command_exit import EXIT_FILE, OUTPUT_FILE, PID_FILE, RESERVATION_FILE, RUN_FOLDER
+from gpudev.domain.sessions.addons import JUPYTER_ENVIRONMENT
 from gpudev.sdk.remote import openssh
 
 EXIT_NOTHING_RAN = 4
@@ -85,6 +86,28 @@ if [ ! -e "$run/{EXIT_FILE}" ]; then
 fi
 exit "$(cat "$run/{EXIT_FILE}")"
 """
+# The environment sees the system's packages, so that notebooks find what the image has. `venv` without pip works where
+# Debian's python3-venv is missing; the system's pip then installs into it. PEP 668 does not apply to an environment.
+_INSTALL_JUPYTER = f"""
+own="$HOME/{JUPYTER_ENVIRONMENT}"
+if command -v jupyter-lab >/dev/null 2>&1 || python3 -c "import jupyterlab" 2>/dev/null ||
+  "$own/bin/jupyter-lab" --version >/dev/null 2>&1; then
+  echo "JupyterLab is installed already."
+  exit 0
+fi
+if ! command -v python3 >/dev/null 2>&1; then
+  echo "There is no python3 in this dev server."
+  exit 1
+fi
+echo "Installing JupyterLab into ~/{JUPYTER_ENVIRONMENT} ..."
+python3 -m venv --clear --system-site-packages "$own" >/dev/null 2>&1 ||
+  python3 -m venv --clear --system-site-packages --without-pip "$own" || exit 1
+if ! "$own/bin/python" -m pip --version >/dev/null 2>&1; then
+  echo "There is no pip in this dev server (Debian and Ubuntu: apt install python3-venv)."
+  exit 1
+fi
+exec "$own/bin/python" -m pip install --disable-pip-version-check --no-input jupyterlab
+"""
 
 
 def attached_command(command: Sequence[str]) -> tuple[str, ...]:
@@ -105,6 +128,11 @@ def detached_command(folder: str, command: Sequence[str], *, ends_reservation: b
 def output_command(*, follow: bool) -> tuple[str, ...]:
     """Prints the output of the detached command; `follow`: until it ends, with its exit code."""
     return ("sh", "-c", _FOLLOW_OUTPUT if follow else _SHOW_OUTPUT, "sh")
+
+
+def install_jupyter_command() -> tuple[str, ...]:
+    """Installs Jupyter Lab in an environment of its own, unless a login shell finds one."""
+    return ("sh", "-c", 'exec "${SHELL:-sh}" -lc "$1"', "sh", _INSTALL_JUPYTER)
 
 
 def _as_arguments(command: Sequence[str]) -> tuple[str, ...]:

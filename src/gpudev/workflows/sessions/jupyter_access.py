@@ -89,13 +89,16 @@ class BrowserSessions:
     session_ttl: timedelta
 
     async def open_session(self, link: str, reservation_id: str) -> tuple[IssuedSecret, AdmittedBrowser]:
-        """Exchanges a link's secret for a browser's. Raises as `admit_browser`."""
-        found = await self.tokens.consume_token(_digest(link), TokenPurpose.LINK)
+        """Exchanges a link's secret for a browser's. Raises as `admit_browser`; then the link stays valid."""
+        denied = JupyterAccessDenied(f"invalid or expired link: each opens once, within minutes; {_LINK_HINT}")
+        found = await self.tokens.find_token(_digest(link), TokenPurpose.LINK)
         if found is None:
-            raise JupyterAccessDenied(f"invalid or expired link: each opens once, within minutes; {_LINK_HINT}")
+            raise denied
         grant, ends_at = found
         now = self.clock.now()
         admitted = await self._check(grant, ends_at, reservation_id, now)
+        if await self.tokens.consume_token(_digest(link), TokenPurpose.LINK) is None:
+            raise denied  # another browser was faster
         issued = IssuedSecret(secrets.token_urlsafe(_RANDOM_BYTES), grant.reservation_id, now + self.session_ttl)
         digest = _digest(issued.secret)
         await self.tokens.save_token(digest, grant, ends_at=issued.ends_at, now=now, purpose=TokenPurpose.BROWSER)

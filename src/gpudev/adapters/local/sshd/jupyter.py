@@ -19,7 +19,14 @@ from gpudev.adapters.local.sshd import jupyter_socket
 from gpudev.adapters.local.sshd.child_process import ChildWatcher, execute, spawn
 from gpudev.adapters.local.sshd.sshd_config import SshdConfig, WatchedFile, session_environment
 from gpudev.domain.backoff import backoff
-from gpudev.domain.sessions.addons import OUTDATED_SERVER_ERROR, JupyterSpec, JupyterState, JupyterStatus
+from gpudev.domain.sessions.addons import (
+    INSTALL_JUPYTER_COMMAND,
+    JUPYTER_ENVIRONMENT,
+    OUTDATED_SERVER_ERROR,
+    JupyterSpec,
+    JupyterState,
+    JupyterStatus,
+)
 from gpudev.domain.untrusted_json import parse_untrusted_json
 
 JUPYTER_LOGIN = "jupyter"
@@ -33,15 +40,14 @@ _HEALTHY_AFTER_S = 60.0
 _MAX_FAILURES = 3
 _STOP_TIMEOUT_S = 5.0
 _LOG_TAIL = 2048
-JUPYTER_MISSING = (
-    "there is no JupyterLab in this dev server; install it there (`pip install jupyterlab`, so that a login shell "
-    "finds `jupyter-lab`), then enable Jupyter again"
-)
+_OWN_LOG_LINE = "gpu-dev: "
+JUPYTER_MISSING = f"there is no JupyterLab in this dev server; `{INSTALL_JUPYTER_COMMAND}` installs it there"
 _NEEDED_VERSION = "JupyterLab 3 or later is needed (`pip install --upgrade jupyterlab`)"
 # Fixed text: variable parts arrive as arguments and variables.
 _START = (
     'if command -v jupyter-lab >/dev/null 2>&1; then exec jupyter-lab "$@"; fi; '
     "if python3 -c 'import jupyterlab' 2>/dev/null; then exec python3 -m jupyterlab \"$@\"; fi; "
+    f'own="$HOME/{JUPYTER_ENVIRONMENT}/bin/jupyter-lab"; if [ -x "$own" ]; then exec "$own" "$@"; fi; '
     f"exit {_EXIT_NOT_INSTALLED}"
 )
 
@@ -73,6 +79,7 @@ class JupyterSupervisor:
         self._socket_path: str | None = None
         self._pid: int | None = None
         self._supervising: asyncio.Task[None] | None = None
+        self._unwritten_report: bytes | None = None
 
     @property
     def socket_path(self) -> str | None:
@@ -87,6 +94,7 @@ class JupyterSupervisor:
     def reload(self) -> None:
         if self._config.jupyter_path is None:
             return
+        self._write_report()
         text = self._file.read_if_changed()
         if text is None or text == self._text:
             return
@@ -102,6 +110,14 @@ class JupyterSupervisor:
             await asyncio.wait({previous})
         if options is None:
             return
+        try:
+            reason = await self._run_repeatedly(options)
+        except Exception as error:  # noqa: BLE001 - without a report it would be "starting" for ever
+            reason = f"unexpected error ({type(error).__name__}: {error})"
+        self._report("failed", reason)
+
+    async def _run_repeatedly(self, options: JupyterOptions) -> str:
+        """Run Jupyter, again after a failure, until that is hopeless. Returns the last reason."""
         failures = 0
         while True:
             self._report("starting")
@@ -109,8 +125,7 @@ class JupyterSupervisor:
             reason = await self._run_once(options)
             failures = 0 if time.monotonic() - began > _HEALTHY_AFTER_S else failures + 1
             if failures >= _MAX_FAILURES or reason == JUPYTER_MISSING:
-                self._report("failed", reason)
-                return
+                return reason
             await asyncio.sleep(backoff(failures + 1, _POLL_S))
 
     async def _run_once(self, options: JupyterOptions) -> str:
@@ -183,29 +198,46 @@ class JupyterSupervisor:
         path = Path(self._config.home, _LOG)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            # O_NONBLOCK: a named pipe in its place must not stop the SSH server.
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+            with contextlib.suppress(OSError):
+                os.write(
+                    log, f"{_OWN_LOG_LINE}starting JupyterLab for request {fingerprint(self._text)[:8]}\n".encode()
+                )
+            return log
         except OSError:  # a home that is full or not writable: Jupyter will fail with its own message
             return os.open(os.devnull, os.O_WRONLY)
 
     def _last_log_line(self) -> str:
         try:
-            with Path(self._config.home, _LOG).open("rb") as log:
+            with open(Path(self._config.home, _LOG), "rb", opener=_open_without_waiting) as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
                 lines = log.read().decode(errors="replace").split("\n")
         except OSError:
             return ""
         printable = ["".join(letter for letter in line if letter.isprintable()).strip() for line in lines]
-        last = [line for line in printable if line][-1:]
+        last = [line for line in printable if line and not line.startswith(_OWN_LOG_LINE)][-1:]
         return f" (~/{_LOG}: {last[0][:200]})" if last else ""
 
     def _report(self, state: str, reason: str | None = None) -> None:
-        """Overwrite the report: only the current state matters."""
-        fd = self._config.jupyter_report
-        if fd is None:
-            return
         fields = {"wish": fingerprint(self._text), "state": state, "reason": reason}
+        self._unwritten_report = json.dumps(fields).encode()
+        self._write_report()
+
+    def _write_report(self) -> None:
+        """Overwrite the report: only the current state matters. On a full disk, `reload` tries again."""
+        fd, text = self._config.jupyter_report, self._unwritten_report
+        if fd is None or text is None:
+            return
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, os.pwrite(fd, json.dumps(fields).encode(), 0))
+            written = os.pwrite(fd, text, 0)
+            os.ftruncate(fd, written)
+            if written == len(text):
+                self._unwritten_report = None
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def fingerprint(text: str) -> str:

@@ -1,20 +1,25 @@
 """`gpu-dev jupyter`."""
 
+import subprocess
+import sys
 import time
 
 import click
 
 from gpudev.cli import output
 from gpudev.cli.command_session import CommandSession
-from gpudev.cli.commands.sessions.connection_setup import get_ready_job
+from gpudev.cli.commands.sessions.connection_setup import choose_route, get_ready_job
 from gpudev.cli.exit_codes import CliError, ExitCode
 from gpudev.cli.job_selection import choose_job
 from gpudev.cli.options import ID, api_options
 from gpudev.sdk.http import session_endpoints
 from gpudev.sdk.http.endpoints import ApiReply
+from gpudev.sdk.remote import openssh, remote_commands
+from gpudev.wire.reservations import JobView
 from gpudev.wire.sessions import JupyterView
 
 _PATIENCE_SECONDS = 120.0
+_SSH_FAILED = 255
 
 
 @click.group()
@@ -29,16 +34,22 @@ def jupyter() -> None:
 
 @jupyter.command("enable")
 @click.argument("job_id", metavar="[ID]", type=ID, required=False)
+@click.option("--install", is_flag=True, help="If there is no Jupyter Lab on the dev server, install it there first.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
 @click.option("--browser", is_flag=True, help="Open it in a local browser.")
 @api_options
-def enable(job_id: str | None, *, no_wait: bool, browser: bool, as_json: bool, api_url: str | None) -> None:
+def enable(
+    job_id: str | None, *, install: bool, no_wait: bool, browser: bool, as_json: bool, api_url: str | None
+) -> None:
     """Start Jupyter Lab, wait until it is ready, and print a link to it.
 
-    ID is an id, a prefix of one, or a name; it may be omitted if you have only one reservation.
+    ID is an id, a prefix of one, or a name; it may be omitted if you have only one reservation. --install installs
+    Jupyter Lab in an environment of its own, in the home of the dev server.
     """
     session = CommandSession(api_url)
     job = get_ready_job(session, job_id, may_ask=not as_json)
+    if install:
+        _install(session, job)
     reply = session.api.fetch(session_endpoints.enable_jupyter(job.reservation_id))
     if not no_wait:
         if not as_json:
@@ -96,6 +107,19 @@ def status(job_id: str | None, as_json: bool, api_url: str | None) -> None:
     why = reply.value.reason or reply.value.trouble
     state = "Jupyter has failed" if reply.value.state == "failed" else f"Jupyter is {reply.value.state}"
     output.write_line(output.indent_below_label(state, output.clean(f": {why}" if why else "."), 4))
+
+
+def _install(session: CommandSession, job: JobView) -> None:
+    route = choose_route(session, job, direct=False, proxy=False)
+    remote, more = remote_commands.install_jupyter_command(), ["-T", "-o", "BatchMode=yes"]
+    program = openssh.find_program()
+    line = openssh.command_line(program, job, remote, session.env, tty=False, proxy=route, more=more)
+    # Its progress is for people; standard output has the link, or the JSON.
+    code = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+    if code == _SSH_FAILED:
+        raise CliError(ExitCode.UNREACHABLE, "ssh could not connect to the dev server")
+    if code != 0:
+        raise CliError(ExitCode.REJECTED, f"JupyterLab could not be installed there (exit code {code}; see above)")
 
 
 def _wait_until_ready(
