@@ -19,6 +19,7 @@ TINY_BYTES = 8
 """A frame or chunk with less payload is tiny: ssh packets and Jupyter's messages are larger."""
 TINY_PIECES = Rate(burst=100_000, per_minute=60_000)
 """How many tiny frames or chunks a user may cause. Pings and progress bars stay far below."""
+_REST_SECONDS = 0.004
 _FIRST_SLICE_SECONDS = 0.00025
 """When data arrives, before the session has to queue. Short, because all sessions may get data at the same time."""
 
@@ -48,27 +49,38 @@ class WorkSlice:
 
 class LoopShare:
     """Continues sessions that have more work, one in each iteration of the event loop. So however many there are,
-    everybody else waits for one slice."""
+    everybody else waits for one slice. Sessions that handle tiny pieces also rest between slices: together they use a
+    fraction of the processor, because a process that is always busy is served late by the kernel's scheduler too."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
+        self._resting: deque[Callable[[], None]] = deque()
 
-    def call_next(self, continue_work: Callable[[], None]) -> None:
-        self._waiting.append(continue_work)
-        if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._run_next)
+    def call_next(self, continue_work: Callable[[], None], *, is_wasteful: bool = False) -> None:
+        """`is_wasteful`: the last slice handled tiny pieces."""
+        queue = self._resting if is_wasteful else self._waiting
+        queue.append(continue_work)
+        if len(queue) == 1:
+            self._schedule(queue)
 
-    async def give_way(self, work: WorkSlice) -> None:
+    async def yield_loop(self, work: WorkSlice, *, is_wasteful: bool = False) -> None:
         """Returns at once while the slice is not over, otherwise with a new one."""
         if not work.is_over():
             return
         woken = asyncio.get_running_loop().create_future()
-        self.call_next(lambda: None if woken.done() else woken.set_result(None))
+        self.call_next(lambda: None if woken.done() else woken.set_result(None), is_wasteful=is_wasteful)
         await woken
         work.restart()
 
-    def _run_next(self) -> None:
-        continue_work = self._waiting.popleft()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._run_next)
+    def _schedule(self, queue: deque[Callable[[], None]]) -> None:
+        loop = asyncio.get_running_loop()
+        if queue is self._resting:
+            loop.call_later(_REST_SECONDS, self._run_next, queue)
+        else:
+            loop.call_soon(self._run_next, queue)
+
+    def _run_next(self, queue: deque[Callable[[], None]]) -> None:
+        continue_work = queue.popleft()
+        if queue:
+            self._schedule(queue)
         continue_work()

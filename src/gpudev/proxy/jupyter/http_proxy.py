@@ -233,7 +233,7 @@ class _ResponseForwarder:
                 return
             elif isinstance(event, h11.ConnectionClosed):
                 raise Unavailable("Jupyter closed the connection")
-            await self._connection.share.give_way(work)
+            await self._connection.share.yield_loop(work, is_wasteful=self._tiny_chunks > 0)
 
     async def _begin(self, response: h11.Response) -> None:
         if response.status_code not in _VALID_STATUSES:

@@ -206,7 +206,7 @@ class JupyterWebSocket(asyncio.Protocol):
         self._is_tracking = True
         while rest:
             rest = rest[self._sent_frames.advance(rest, _FRAMES_AT_ONCE) :]
-            await connection.share.give_way(work)
+            await connection.share.yield_loop(work, is_wasteful=self._sent_frames.tiny_frames > 0)
         self._is_tracking = False
         if self._sent_frames.tiny_frames:
             connection.check_tiny_pieces(self._sent_frames.tiny_frames)

@@ -37,6 +37,8 @@ _LARGE_BUFFER = 256 * 1024
 """Size of one read."""
 _JOIN_BELOW = 8 * 1024
 """Smaller payloads are copied into one write; larger ones are written without a copy."""
+_MANY_TINY_FRAMES = 8
+"""In one slice."""
 _LARGEST_MESSAGE = 1024
 _CLOSE_REASON_SECONDS = 0.5
 """How long a client has to receive the close reason before its connection is closed."""
@@ -132,7 +134,7 @@ class Tunnel(asyncio.BufferedProtocol):
             self.end(SessionEnd(CloseCode.TINY_FRAMES, "too many tiny frames"))
         elif self._events is not None:
             self.pause_client()
-            self._sessions.share.call_next(self._continue_frames)
+            self._sessions.share.call_next(self._continue_frames, is_wasteful=batch.tiny > _MANY_TINY_FRAMES)
         elif self._unread:
             unread, self._unread = self._unread, b""
             self.data_received(unread)
