@@ -226,7 +226,7 @@ class StdioPipe:
     def _handle_received(self, received: memoryview) -> None:
         for event in self._framing.decode(received):
             match event:
-                case websocket.DataEvent(payload):
+                case websocket.DataEvent(payload) if payload:
                     self._to_write.append(memoryview(payload))
                 case websocket.EndEvent():
                     self._end_receiving()

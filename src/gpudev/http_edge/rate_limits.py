@@ -81,11 +81,11 @@ class TokenBuckets:
         self._refill(bucket)
         return 0.0 if bucket.tokens >= 1 else (1 - bucket.tokens) / self._per_second
 
-    def spend(self, name: str) -> None:
+    def spend(self, name: str, count: float = 1) -> None:
         """May go below zero: many concurrent attempts that were checked before any was counted are all counted."""
         bucket = self._buckets.pop(name, None) or _Bucket(self._burst, self._monotonic())
         self._refill(bucket)
-        bucket.tokens -= 1
+        bucket.tokens -= count
         if len(self._buckets) >= self._max_buckets:
             self._evict()
         self._buckets[name] = bucket  # moved to the end: the order is least recently used first

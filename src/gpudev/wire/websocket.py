@@ -38,6 +38,7 @@ class BrokenProtocol(Exception):
 
 class DataEvent(NamedTuple):
     payload: bytes | memoryview
+    """Empty for an empty frame that ends nothing: every frame is an event, so that readers can bound their work."""
 
 
 class EndEvent(NamedTuple):
@@ -140,8 +141,8 @@ class FrameReader:
             begin, at = at, at + head.length
             if head.first & _OPCODE < CLOSE:
                 self._left, self._mask = head.size, head.mask
-                if not head.size and head.first == _LAST_FRAGMENT | _BINARY:
-                    yield EndEvent()
+                if not head.size:
+                    yield EndEvent() if head.first == _LAST_FRAGMENT | _BINARY else DataEvent(b"")
                 continue
             at += head.size
             if at > end:
@@ -170,32 +171,40 @@ class FrameReader:
 class FrameBoundaryTracker:
     """Tracks frame boundaries in bytes that are passed on unread: a frame of our own can be inserted only there."""
 
-    def __init__(self) -> None:
+    def __init__(self, tiny_below: int = 0) -> None:
+        """`tiny_below`: frames with less payload than this are counted."""
         self._partial = b""
         self._left = 0
         self._is_closed = False
+        self._tiny_below = tiny_below
+        self.tiny_frames = 0
 
     @property
     def is_at_boundary(self) -> bool:
         """No frame is incomplete, and none was a close."""
         return not (self._partial or self._left or self._is_closed)
 
-    def advance(self, data: bytes) -> None:
-        data, self._partial = self._partial + data, b""
-        at, end = 0, len(data)
-        while at < end:
+    def advance(self, data: bytes | memoryview, most_frames: int | None = None) -> int:
+        """Returns how much of the data was examined: all, unless there are more frames than `most_frames`."""
+        before = len(self._partial)
+        data, self._partial = self._partial + bytes(data) if before else data, b""
+        at, end, frames = 0, len(data), 0
+        while at < end and frames != most_frames:
             step = min(self._left, end - at)
             self._left -= step
             at += step
             if at == end:
-                return
+                break
             head = _parse_head(memoryview(data)[at:])
             if head is None:
-                self._partial = data[at:]
-                return
+                self._partial = bytes(data[at:])
+                return end - before
+            frames += 1
+            self.tiny_frames += head.size < self._tiny_below
             self._is_closed = self._is_closed or head.first & _OPCODE == CLOSE
             at += head.length
             self._left = head.size
+        return at - before
 
 
 class _FrameHead(NamedTuple):

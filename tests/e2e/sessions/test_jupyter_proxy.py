@@ -105,7 +105,7 @@ async def check_odd_answers(person: httpx2.AsyncClient, base: str, secret: str) 
     for how in ("cut", "cut-chunks", "no-http"):
         with pytest.raises(httpx2.TransportError):
             await person.get(f"{base}odd/{how}", headers=cookies)
-    for how in ("no-status", "nothing"):
+    for how in ("no-status", "nothing", "endless-interim"):
         assert (await person.get(f"{base}odd/{how}", headers=cookies)).status_code == 503, how
 
 

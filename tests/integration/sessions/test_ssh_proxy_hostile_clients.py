@@ -8,8 +8,10 @@ from base64 import b64encode
 import httpx2
 import pytest
 
+from gpudev.http_edge.rate_limits import TokenBuckets
+from gpudev.ports.access import AuditQuery
 from gpudev.proxy.ssh import tunnel
-from support.api.ssh_proxy import Proxy
+from support.api.ssh_proxy import Proxy, greeting
 from support.polling import eventually_async
 
 _BINARY, _CLOSE, _PING = 0x2, 0x8, 0x9
@@ -70,6 +72,42 @@ async def test_whoever_leaves_without_taking_what_was_said_keeps_no_session_by_i
         writer.write(farewell)
     await eventually_async(lambda: len(proxy.sessions) == 0)
     writer.close()
+
+
+async def test_tiny_frames_arrive_whole_while_the_session_works_in_slices(
+    proxy: Proxy, ada: httpx2.AsyncClient
+) -> None:
+    await proxy.reserve(ada)
+    sent = os.urandom(40_000)
+    async with proxy.open(await proxy.token(ada)) as session:
+        await greeting(session)
+        frames = b"".join(_frame(_BINARY, sent[at : at + 1]) + _frame(_PING) for at in range(len(sent)))
+        session.transport.write(frames)
+        received = b""
+        async with asyncio.timeout(60):
+            while len(received) < len(sent):
+                part = await session.recv()
+                assert isinstance(part, bytes)
+                received += part
+    assert received == sent
+
+
+@pytest.mark.parametrize(
+    "piece", [_frame(_BINARY, b"x"), _frame(_PING), b"\x00\x80\0\0\0\0"], ids=["x", "ping", "empty"]
+)
+async def test_a_session_of_nothing_but_tiny_frames_is_ended_and_audited(
+    proxy: Proxy, ada: httpx2.AsyncClient, piece: bytes
+) -> None:
+    proxy.sessions._tiny_frames = TokenBuckets(1000, 60)
+    await proxy.reserve(ada)
+    writer = await _open_deaf(proxy, await proxy.token(ada))
+    writer.write(piece * 5000)
+    await eventually_async(lambda: len(proxy.sessions) == 0)
+    writer.close()
+    trail = proxy.api.services.trail
+    await trail.flush()
+    (ended,) = await proxy.api.services.audit_log.find_entries(AuditQuery(action="ssh session ended"))
+    assert (ended.outcome, ended.username) == ("tiny_frames", "ada")
 
 
 async def test_pings_of_a_client_that_hears_no_answer_pile_nothing_up(proxy: Proxy, ada: httpx2.AsyncClient) -> None:

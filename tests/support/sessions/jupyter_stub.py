@@ -62,6 +62,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "no-http": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nsome.\r\nno length\r\n",
             "no-status": "HTTP/1.1 799 Whatever\r\nContent-Length: 0\r\n\r\n",
             "nothing": "",
+            "endless-interim": "HTTP/1.1 100 Continue\r\n\r\n" * 1000,
         }
         self.wfile.write(answers[how].encode())
         self.close_connection = True

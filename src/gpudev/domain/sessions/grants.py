@@ -54,6 +54,7 @@ class CloseCode(IntEnum):
     RESERVATION_ENDED = 4001
     ACCESS_ENDED = 4003
     SILENT = 4008
+    TINY_FRAMES = 4009
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from gpudev.domain.errors import GpuDevError, LimitReached, RateLimited
+from gpudev.domain.errors import GpuDevError, LimitReached, RateLimited, Unavailable
+from gpudev.domain.sessions.grants import CloseCode
 from gpudev.http_edge.audit import AuditTrail, ProxyClient
 from gpudev.http_edge.client_ip import ClientIpResolver
 from gpudev.http_edge.error_responses import DENIED_STATUSES, http_status
@@ -17,11 +18,16 @@ from gpudev.http_edge.rate_limits import REQUEST_LIMITS, ConcurrencyLimits, Rate
 from gpudev.ports.access import sanitize_text
 from gpudev.ports.clock import Clock
 from gpudev.proxy.jupyter.headers import Headers
+from gpudev.proxy.loop_share import TINY_PIECES
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, JupyterAccessDenied, WrongJupyter
 
 REQUEST_ACTION = "{} /v1/jobs/{{job_id}}/jupyter/"
-OPENED_ACTION = "jupyter opened"
+OPENED_ACTION, CUT_ACTION = "jupyter opened", "jupyter connection cut"
 _MAX_KNOWN_WRONG = 10_000
+
+
+class TooManyTinyPieces(Unavailable):
+    """A user's Jupyter wastes the proxy's time."""
 
 
 class JupyterGuard:
@@ -39,6 +45,7 @@ class JupyterGuard:
         self._wrong_secrets = TokenBuckets(*wrong_secrets)
         self._known_wrong: dict[bytes, None] = {}
         self._connections = ConcurrencyLimits(most_per_user)
+        self._tiny_pieces = TokenBuckets(*TINY_PIECES)
 
     def identify_client(self, peer: str | None, headers: Headers) -> ProxyClient:
         forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
@@ -76,11 +83,28 @@ class JupyterGuard:
         with self._connections.hold_slot(user):
             yield
 
+    def check_tiny_pieces(self, session: AdmittedBrowser, count: int) -> None:
+        """Counts frames or chunks of a user's Jupyter that carry almost nothing. Raises TooManyTinyPieces."""
+        user = str(session.grant.user_id)
+        self._tiny_pieces.spend(user, count)
+        if self._tiny_pieces.wait_seconds(user):
+            raise TooManyTinyPieces("Jupyter sent too many tiny chunks or frames")
+
     def record_opened(self, client: ProxyClient, session: AdmittedBrowser) -> None:
         now, target = self._clock.now(), str(session.grant.reservation_id)
         self._trail.record(
             client.audit_entry(now, OPENED_ACTION, "ok", username=session.username, target=target, status=200)
         )
+
+    def record_cut(self, client: ProxyClient, session: AdmittedBrowser) -> None:
+        entry = client.audit_entry(
+            self._clock.now(),
+            CUT_ACTION,
+            CloseCode.TINY_FRAMES.name.lower(),
+            username=session.username,
+            target=str(session.grant.reservation_id),
+        )
+        self._trail.record_denied(entry)
 
     def record_denied(self, client: ProxyClient, error: GpuDevError, method: str, reservation_id: str) -> None:
         status = http_status(error)

@@ -1,7 +1,8 @@
 """Header rules of the Jupyter proxy: what is accepted, forwarded and returned. Pure.
 
 Jupyter is untrusted: its users have root in the dev server, and browsers treat its responses as ours. So no credentials
-of ours are forwarded to it, and no response header of its own takes effect outside its path.
+of ours are forwarded to it, and only those of its response headers come out that have
+no effect outside its path.
 """
 
 import re
@@ -36,14 +37,44 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _DROPPED_REQUEST_HEADERS = _HOP_BY_HOP | {b"authorization", b"cookie", b"x-forwarded-for", b"forwarded", b"x-real-ip"}
-_DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP | {
-    b"service-worker-allowed",
-    b"clear-site-data",
-    b"strict-transport-security",
-    b"public-key-pins",
-    b"alt-svc",
-    b"www-authenticate",
-}
+_RETURNED_HEADERS = frozenset(
+    {
+        b"accept-ranges",
+        b"age",
+        b"allow",
+        b"cache-control",
+        b"content-disposition",
+        b"content-encoding",
+        b"content-language",
+        b"content-length",
+        b"content-location",
+        b"content-range",
+        b"content-security-policy",
+        b"content-security-policy-report-only",
+        b"content-type",
+        b"cross-origin-embedder-policy",
+        b"cross-origin-opener-policy",
+        b"cross-origin-resource-policy",
+        b"etag",
+        b"expires",
+        b"last-modified",
+        b"location",
+        b"permissions-policy",
+        b"pragma",
+        b"referrer-policy",
+        b"retry-after",
+        b"sec-websocket-accept",
+        b"sec-websocket-extensions",
+        b"sec-websocket-protocol",
+        b"set-cookie",
+        b"vary",
+        b"x-content-type-options",
+        b"x-frame-options",
+        b"x-xss-protection",
+    }
+)
+"""They describe one response or restrict one page. Everything else is dropped, because new headers that reach further
+(reports, origin trials, instructions to a proxy in front) are invented all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +145,7 @@ def response_headers(headers: Headers, path: str) -> Headers:
     return [
         (name, value)
         for name, value in headers
-        if name.lower() not in _DROPPED_RESPONSE_HEADERS | named
-        and (name.lower() != b"set-cookie" or _is_confined_to(path, value))
+        if name.lower() in _RETURNED_HEADERS - named and (name.lower() != b"set-cookie" or _is_confined_to(path, value))
     ]
 
 

@@ -4,9 +4,10 @@ The workflow decides who is admitted, `headers` what is forwarded.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
@@ -22,12 +23,15 @@ from gpudev.http_edge.audit import ProxyClient
 from gpudev.http_edge.error_responses import abort_response, to_error_response
 from gpudev.http_edge.html_pages import PAGE_HEADERS, html_page, paragraph, wants_html
 from gpudev.proxy.jupyter import headers as header_rules
-from gpudev.proxy.jupyter.guard import JupyterGuard
+from gpudev.proxy.jupyter.guard import JupyterGuard, TooManyTinyPieces
 from gpudev.proxy.jupyter.headers import Headers, JupyterPath
+from gpudev.proxy.loop_share import TINY_BYTES, LoopShare, WorkSlice
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser, BrowserSessions
 
 log = structlog.get_logger(__name__)
 _CHUNK_BYTES = 64 * 1024
+_MAX_INTERIM_RESPONSES = 8
+"""Before the response itself (100 Continue, 103 Early Hints). They are not forwarded."""
 _VALID_STATUSES = range(200, 600)
 """The statuses that the web server can send."""
 _RELOAD_SECONDS = "3"
@@ -37,6 +41,9 @@ _RELOAD_SECONDS = "3"
 class JupyterConnection:
     reader: SshReader
     writer: SshWriter
+    check_tiny_pieces: Callable[[int], None]
+    """Counts this many more tiny frames or chunks. Raises TooManyTinyPieces."""
+    share: LoopShare
 
 
 class JupyterAccess:
@@ -49,6 +56,7 @@ class JupyterAccess:
         self._jupyter_sessions = jupyter_sessions
         self._tunnels = tunnels
         self.guard = guard
+        self.share = LoopShare()
         self._own_names = own_names
 
     async def redeem_link(self, target: JupyterPath, link: str, client: ProxyClient) -> str:
@@ -73,7 +81,7 @@ class JupyterAccess:
     async def connect(self, session: AdmittedBrowser) -> AsyncIterator[JupyterConnection]:
         with self.guard.hold_connection(session):
             async with self._tunnels.open_tunnel(session.connection, session.secrets.private_key) as (reader, writer):
-                yield JupyterConnection(reader, writer)
+                yield JupyterConnection(reader, writer, partial(self.guard.check_tiny_pieces, session), self.share)
 
 
 class JupyterHttpProxy:
@@ -107,7 +115,11 @@ class JupyterHttpProxy:
                 await response(scope, receive, send)
                 return
             session = await self._access.admit(target, request.method, headers, client)
-            await self._forward(session, target, request, send_and_mark)
+            try:
+                await self._forward(session, target, request, send_and_mark)
+            except TooManyTinyPieces:
+                self._access.guard.record_cut(client, session)
+                raise
         except GpuDevError as error:
             event = "jupyter.aborted" if has_begun else "jupyter.denied"
             log.info(event, code=error.code, error=error.message, request_id=client.request_id)
@@ -138,7 +150,7 @@ class JupyterHttpProxy:
             http = h11.Connection(h11.CLIENT)
             # Concurrently: Jupyter may respond, for instance with an error, before the whole request is sent.
             sending = asyncio.create_task(_send_request(http, connection.writer, request, session))
-            responding = asyncio.create_task(_send_response(http, connection.reader, target, send))
+            responding = asyncio.create_task(_ResponseForwarder(http, connection, target, send).run())
             try:
                 await asyncio.wait({sending, responding}, return_when=asyncio.FIRST_EXCEPTION)
                 for task in (responding, sending):
@@ -181,34 +193,77 @@ async def _wait_for_disconnect(request: Request) -> None:
     raise ClientDisconnect
 
 
-async def _send_response(http: h11.Connection, reader: SshReader, target: JupyterPath, send: Send) -> None:
-    has_begun = False
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await _read_chunk(reader, has_begun))
-        elif isinstance(event, h11.Response):
-            if event.status_code not in _VALID_STATUSES:
-                raise Unavailable(f"Jupyter responded with the invalid status {event.status_code}")
-            headers = header_rules.response_headers(
-                [(bytes(name), bytes(value)) for name, value in event.headers], target.path
-            )
-            await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
-            has_begun = True
-        elif isinstance(event, h11.Data):
-            await send({"type": "http.response.body", "body": bytes(event.data), "more_body": True})
-        elif isinstance(event, h11.EndOfMessage):
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
-        elif isinstance(event, h11.ConnectionClosed):
-            raise Unavailable("Jupyter closed the connection")
+class _ResponseForwarder:
+    """Jupyter's response on its way to the browser. Jupyter chooses its chunks, so they are sent on together, and the
+    event loop is given away after each slice of work."""
 
+    def __init__(self, http: h11.Connection, connection: JupyterConnection, target: JupyterPath, send: Send) -> None:
+        self._http = http
+        self._connection = connection
+        self._target = target
+        self._send = send
+        self._has_begun = False
+        self._interim_responses = 0
+        self._chunks: list[bytes] = []
+        self._chunk_bytes = 0
+        self._tiny_chunks = 0
 
-async def _read_chunk(reader: SshReader, has_begun: bool) -> bytes:
-    data = await reader.read(_CHUNK_BYTES)
-    if not data and not has_begun:
-        raise Unavailable("Jupyter closed the connection without a response")
-    return data
+    async def run(self) -> None:
+        work = WorkSlice()
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                await self._flush()
+                self._http.receive_data(await work.exclude(self._read()))
+            elif isinstance(event, h11.InformationalResponse):
+                self._count_interim_response()
+            elif isinstance(event, h11.Response):
+                await self._begin(event)
+            elif isinstance(event, h11.Data):
+                await self._add_chunk(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                await self._flush()
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            elif isinstance(event, h11.ConnectionClosed):
+                raise Unavailable("Jupyter closed the connection")
+            await self._connection.share.yield_loop(work, is_wasteful=self._tiny_chunks > 0)
+
+    async def _begin(self, response: h11.Response) -> None:
+        if response.status_code not in _VALID_STATUSES:
+            raise Unavailable(f"Jupyter responded with the invalid status {response.status_code}")
+        headers = header_rules.response_headers(
+            [(bytes(name), bytes(value)) for name, value in response.headers], self._target.path
+        )
+        await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        self._has_begun = True
+
+    def _count_interim_response(self) -> None:
+        self._interim_responses += 1
+        if self._interim_responses > _MAX_INTERIM_RESPONSES:
+            raise Unavailable("Jupyter sent too many interim responses")
+
+    async def _add_chunk(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._chunk_bytes += len(chunk)
+        self._tiny_chunks += len(chunk) < TINY_BYTES
+        if self._chunk_bytes >= _CHUNK_BYTES:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Everything that is here; nothing is held back for more."""
+        if self._tiny_chunks:
+            self._connection.check_tiny_pieces(self._tiny_chunks)
+        if self._chunks:
+            body = b"".join(self._chunks)
+            self._chunks, self._chunk_bytes, self._tiny_chunks = [], 0, 0
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _read(self) -> bytes:
+        data = await self._connection.reader.read(_CHUNK_BYTES)
+        if not data and not self._has_begun:
+            raise Unavailable("Jupyter closed the connection without a response")
+        return data
 
 
 def jupyter_error_response(error: GpuDevError, request_id: str, as_page: bool) -> Response:

@@ -18,8 +18,10 @@ from gpudev.adapters.ssh_tunnels import SshReader, SshWriter
 from gpudev.domain.errors import GpuDevError, NotFound, Unavailable
 from gpudev.domain.sessions.grants import Grant
 from gpudev.proxy.jupyter import headers as header_rules
+from gpudev.proxy.jupyter.guard import TooManyTinyPieces
 from gpudev.proxy.jupyter.headers import Headers, find_jupyter_path
-from gpudev.proxy.jupyter.http_proxy import JupyterAccess, jupyter_error_response
+from gpudev.proxy.jupyter.http_proxy import JupyterAccess, JupyterConnection, jupyter_error_response
+from gpudev.proxy.loop_share import TINY_BYTES, WorkSlice
 from gpudev.settings import ProxySettings
 from gpudev.wire.websocket import PING_FRAME, FrameBoundaryTracker
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
@@ -28,6 +30,7 @@ from gpudev.workflows.sessions.ssh_tokens import GRANT_CHECK_EVERY, SshTokens
 log = structlog.get_logger(__name__)
 _HIGH_WATER, _LOW_WATER = 256 * 1024, 64 * 1024
 _CHUNK_BYTES = 64 * 1024
+_FRAMES_AT_ONCE = 32
 _UPGRADE = [(b"upgrade", b"websocket"), (b"connection", b"Upgrade")]
 
 
@@ -102,7 +105,8 @@ class JupyterWebSocket(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._draining: asyncio.Task[None] | None = None
-        self._sent_frames = FrameBoundaryTracker()
+        self._sent_frames = FrameBoundaryTracker(TINY_BYTES)
+        self._is_tracking = False
         self._sent_at: float | None = None
         """When data was last sent to the browser; None: before the handshake."""
 
@@ -147,7 +151,9 @@ class JupyterWebSocket(asyncio.Protocol):
 
     def ping(self, silent_since: float) -> None:
         """Pings if nothing was sent since then. The pong goes to Jupyter, which ignores it."""
-        if self._sent_at is not None and self._sent_at <= silent_since and self._sent_frames.is_at_boundary:
+        if self._is_tracking or not self._sent_frames.is_at_boundary:
+            return
+        if self._sent_at is not None and self._sent_at <= silent_since:
             self._send_to_browser(PING_FRAME)
 
     async def _run_proxy(self, head: bytes) -> None:
@@ -166,7 +172,12 @@ class JupyterWebSocket(asyncio.Protocol):
                 self._writer, self._buffered = connection.writer, b""
                 if not self._client.is_closing():
                     self._client.resume_reading()
-                await self._forward_to_browser(connection.reader, jupyter_path.path)
+                try:
+                    await self._forward_to_browser(connection, jupyter_path.path)
+                except TooManyTinyPieces:
+                    guard.record_cut(client, session)
+                    self._client.abort()
+                    return
         except GpuDevError as error:
             log.info("jupyter.denied", code=error.code, error=error.message, request_id=client.request_id)
             guard.record_denied(client, error, method, "" if jupyter_path is None else jupyter_path.reservation_id)
@@ -177,16 +188,31 @@ class JupyterWebSocket(asyncio.Protocol):
             log.exception("jupyter.unexpected_error", request_id=client.request_id)
         self._client.close()
 
-    async def _forward_to_browser(self, reader: SshReader, path: str) -> None:
-        headers, data = await _read_upgrade_response(reader, path)
+    async def _forward_to_browser(self, connection: JupyterConnection, path: str) -> None:
+        headers, data = await _read_upgrade_response(connection.reader, path)
         self._client.write(_format_head(b"HTTP/1.1 101 Switching Protocols", [*_UPGRADE, *headers]))
-        self._send_to_browser(data)
-        while data := await reader.read(_CHUNK_BYTES):
+        work = WorkSlice()
+        while True:
+            await self._track_frames(data, connection, work)
             self._send_to_browser(data)
             await self._may_write.wait()
+            if not (data := await work.exclude(connection.reader.read(_CHUNK_BYTES))):
+                return
+
+    async def _track_frames(self, data: bytes, connection: JupyterConnection, work: WorkSlice) -> None:
+        """Gives the event loop away between slices. Nothing is sent meanwhile, because the boundaries of frames that
+        are not sent yet say nothing about where a ping may be inserted."""
+        rest = memoryview(data)
+        self._is_tracking = True
+        while rest:
+            rest = rest[self._sent_frames.advance(rest, _FRAMES_AT_ONCE) :]
+            await connection.share.yield_loop(work, is_wasteful=self._sent_frames.tiny_frames > 0)
+        self._is_tracking = False
+        if self._sent_frames.tiny_frames:
+            connection.check_tiny_pieces(self._sent_frames.tiny_frames)
+            self._sent_frames.tiny_frames = 0
 
     def _send_to_browser(self, data: bytes) -> None:
-        self._sent_frames.advance(data)
         self._sent_at = asyncio.get_running_loop().time()
         self._client.write(data)
 

@@ -16,9 +16,11 @@ from websockets.http11 import Request
 from gpudev.domain.errors import GpuDevError, LimitReached, Unavailable
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.http_edge.audit import ProxyClient
+from gpudev.http_edge.rate_limits import TokenBuckets
 from gpudev.metrics import instruments
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.proxy.dev_server_connector import DevServerConnector
+from gpudev.proxy.loop_share import TINY_PIECES, LoopShare
 from gpudev.proxy.ssh import handshake
 from gpudev.proxy.ssh.handshake import SessionGuard, SessionTraffic
 from gpudev.proxy.ssh.tunnel import Tunnel
@@ -56,6 +58,8 @@ class SshSessions:
         self._checks: set[asyncio.Task[None]] = set()
         self._pinged_at = float("-inf")
         self._is_database_away = False
+        self._tiny_frames = TokenBuckets(*TINY_PIECES)
+        self.share = LoopShare()
         self.watchdog = LoopWatchdog()
 
     def __len__(self) -> int:
@@ -114,6 +118,15 @@ class SshSessions:
         instruments.proxy_bytes.labels("received").inc(traffic.received)
         instruments.proxy_bytes.labels("sent").inc(traffic.sent)
         self._guard.record_ended(client, admitted, ending, traffic)
+
+    def has_too_many_tiny_frames(self, tunnel: Tunnel, count: int) -> bool:
+        """Per user, because a user may open another session for more of them."""
+        admitted = self._open.get(tunnel)
+        if admitted is None:
+            return False
+        user = str(admitted.grant.user_id)
+        self._tiny_frames.spend(user, count)
+        return self._tiny_frames.wait_seconds(user) > 0
 
     def remove(self, tunnel: Tunnel) -> None:
         admitted = self._open.pop(tunnel, None)

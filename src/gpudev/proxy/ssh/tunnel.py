@@ -5,7 +5,7 @@ binary message marks the end of one direction, like a half-closed TCP connection
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
 import structlog
@@ -18,6 +18,7 @@ from websockets.server import ServerProtocol
 from gpudev.domain.errors import GpuDevError
 from gpudev.domain.sessions.grants import CloseCode, SessionEnd
 from gpudev.http_edge.audit import ProxyClient
+from gpudev.proxy.loop_share import TINY_BYTES, LoopShare, WorkSlice
 from gpudev.proxy.ssh import handshake
 from gpudev.proxy.ssh.handshake import SessionTraffic
 from gpudev.wire import websocket
@@ -34,6 +35,10 @@ _LOW_WATER = 64 * 1024
 _SMALL_BUFFER = 8 * 1024
 _LARGE_BUFFER = 256 * 1024
 """Size of one read."""
+_JOIN_BELOW = 8 * 1024
+"""Smaller payloads are copied into one write; larger ones are written without a copy."""
+_MANY_TINY_FRAMES = 8
+"""In one slice."""
 _LARGEST_MESSAGE = 1024
 _CLOSE_REASON_SECONDS = 0.5
 """How long a client has to receive the close reason before its connection is closed."""
@@ -69,6 +74,10 @@ class Tunnel(asyncio.BufferedProtocol):
         self._received = 0
         self._sent = 0
         self._is_full = False
+        self._server_is_full = False
+        self._events: Iterator[websocket.FrameEvent] | None = None
+        """Frames of the last read that are still to be handled; the client is not read meanwhile."""
+        self._unread = b""
         self._pending_pong = b""
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -80,9 +89,9 @@ class Tunnel(asyncio.BufferedProtocol):
         self._began_at = asyncio.get_running_loop().time()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The last read is forwarded without a copy, so while part of it is still to be written to the dev server, the
-        next read needs another buffer."""
-        is_waiting = self._server is not None and self._server.get_write_buffer_size() > 0
+        """The last read is forwarded without a copy, so while part of it is still to be handled, or to be written to
+        the dev server, the next read needs another buffer."""
+        is_waiting = self._events is not None or (self._server is not None and self._server.get_write_buffer_size() > 0)
         if is_waiting or len(self._buffer) != self._buffer_size:
             self._buffer = memoryview(bytearray(self._buffer_size))
         return self._buffer
@@ -95,22 +104,49 @@ class Tunnel(asyncio.BufferedProtocol):
     def data_received(self, data: bytes | memoryview) -> None:
         self._has_received = True
         if self._websocket.state is State.CONNECTING or self._frames is None:
-            self._handle_control(bytes(data))
+            self.handle_control(bytes(data))
             return
-        try:
-            for event in self._frames.read(data):
-                match event:
-                    case websocket.DataEvent(payload):
-                        self._forward_to_server(payload)
-                    case websocket.EndEvent():
-                        self._on_client_eof()
-                    case websocket.ControlEvent(frame=frame):
-                        self._handle_control(frame)
-        except websocket.BrokenProtocol as error:
-            self._frames = None
-            self._handle_control(error.rest)
+        if self._events is not None:
+            self._unread += bytes(data)  # not every event loop respects pause_reading at once
+            return
+        self._events = self._frames.read(data)
+        self._handle_frames(WorkSlice())
 
-    def _handle_control(self, raw: bytes) -> None:
+    def _handle_frames(self, work: WorkSlice) -> None:
+        """For one slice; then everybody else is served before the rest."""
+        if self._events is None or self._is_lost:
+            return
+        batch = _FrameBatch(self)
+        try:
+            for event in self._events:
+                batch.add(event)
+                if work.is_over():
+                    break
+            else:
+                self._events = None
+            batch.flush()
+        except websocket.BrokenProtocol as error:
+            self._events = self._frames = None
+            batch.flush()
+            self.handle_control(error.rest)
+        if batch.tiny and self._sessions.has_too_many_tiny_frames(self, batch.tiny):
+            self._events, self._unread = None, b""
+            self.end(SessionEnd(CloseCode.TINY_FRAMES, "too many tiny frames"))
+        elif self._events is not None:
+            self.pause_client()
+            self._sessions.share.call_next(self._continue_frames, is_wasteful=batch.tiny > _MANY_TINY_FRAMES)
+        elif self._unread:
+            unread, self._unread = self._unread, b""
+            self.data_received(unread)
+
+    def _continue_frames(self) -> None:
+        work = WorkSlice()
+        work.restart()
+        self._handle_frames(work)
+        if self._events is None and not self._server_is_full:
+            self.resume_client()
+
+    def handle_control(self, raw: bytes) -> None:
         """Everything but data: the handshake request, pings, close frames and invalid frames."""
         self._websocket.receive_data(raw)
         for event in self._websocket.events_received():
@@ -205,13 +241,17 @@ class Tunnel(asyncio.BufferedProtocol):
         if self._server is not None:
             self._server.close() if self._client_is_done else self._server.abort()
 
-    def _forward_to_server(self, payload: bytes | memoryview) -> None:
+    def forward_to_server(self, payloads: list[bytes | memoryview]) -> None:
         if self._server is None or self._client_is_done or self._server.is_closing():
             return
-        self._received += len(payload)
-        self._server.write(payload)
+        size = sum(map(len, payloads))
+        self._received += size
+        if size > _JOIN_BELOW * len(payloads):
+            self._server.writelines(payloads)
+        else:
+            self._server.write(b"".join(payloads))
 
-    def _on_client_eof(self) -> None:
+    def on_client_eof(self) -> None:
         if self._server is None or self._client_is_done or self._server.is_closing():
             return
         self._client_is_done = True
@@ -247,12 +287,22 @@ class Tunnel(asyncio.BufferedProtocol):
         else:
             self._finish()
 
+    def on_server_full(self) -> None:
+        self._server_is_full = True
+        self.pause_client()
+
+    def on_server_drained(self) -> None:
+        self._server_is_full = False
+        self.resume_client()
+
     def pause_client(self) -> None:
         if not self._client.is_closing():
             self._client.pause_reading()
 
     def resume_client(self) -> None:
-        if not self._client.is_closing():
+        """Unless frames of the last read are still to be handled, or no more are wanted."""
+        is_cut = self._ending is not None and self._ending.code is CloseCode.TINY_FRAMES
+        if self._events is None and not is_cut and not self._client.is_closing():
             self._client.resume_reading()
 
     # Ends
@@ -339,8 +389,42 @@ def _log_fields(admitted: AdmittedSession) -> dict[str, str]:
     return {"user": admitted.username, "reservation_id": str(admitted.grant.reservation_id)}
 
 
+class _FrameBatch:
+    """The frames of one slice. Their payloads are forwarded together."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self._payloads: list[bytes | memoryview] = []
+        self.tiny = 0
+
+    def add(self, event: websocket.FrameEvent) -> None:
+        match event:
+            case websocket.DataEvent(payload):
+                self._payloads.append(payload)
+                self.tiny += len(payload) < TINY_BYTES
+            case websocket.EndEvent():
+                self.flush()
+                self._tunnel.on_client_eof()
+                self.tiny += 1
+            case websocket.ControlEvent(payload=payload, frame=frame):
+                self.tiny += len(payload) < TINY_BYTES
+                self.flush()
+                self._tunnel.handle_control(frame)
+
+    def flush(self) -> None:
+        if self._payloads:
+            self._tunnel.forward_to_server(self._payloads)
+            self._payloads = []
+
+
 class SessionRegistry(Protocol):
     """What a tunnel needs from all sessions of this process."""
+
+    share: LoopShare
+
+    def has_too_many_tiny_frames(self, tunnel: Tunnel, count: int) -> bool:
+        """Counts this many more tiny frames of the session's user."""
+        ...
 
     def identify_client(self, peer: str | None, request: Request) -> ProxyClient: ...
 
@@ -382,10 +466,10 @@ class _ServerSide(asyncio.Protocol):
         return True  # the other direction stays open
 
     def pause_writing(self) -> None:
-        self._tunnel.pause_client()
+        self._tunnel.on_server_full()
 
     def resume_writing(self) -> None:
-        self._tunnel.resume_client()
+        self._tunnel.on_server_drained()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._tunnel.on_server_lost(error)
