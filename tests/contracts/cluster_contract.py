@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from gpudev.domain.errors import Unavailable
 from gpudev.domain.ids import ReservationId, new_reservation_id
 from gpudev.ports.cluster import Cluster, ServerPhase, ServerSpec, ServerState
-from support.polling import eventually_async
+from support.polling import eventually_async, until_it_succeeds
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class ClusterWorld(ABC):
@@ -48,7 +49,8 @@ class ClusterWorld(ABC):
                     await asyncio.wait_for(anext(changes), 0.5)
 
     async def ready(self, spec: ServerSpec) -> ServerState:
-        await self.cluster.ensure_server(spec)
+        """As the processor does it: what is not possible yet is tried again."""
+        await until_it_succeeds(lambda: self.cluster.ensure_server(spec), Unavailable, within=PATIENCE_S)
         seen = await self.until(spec.reservation_id, ServerPhase.READY, ServerPhase.DEAD)
         assert seen.phase is ServerPhase.READY, seen.reason
         return seen

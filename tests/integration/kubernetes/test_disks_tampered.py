@@ -79,7 +79,7 @@ async def test_a_claim_of_somebody_else_in_our_place_is_never_touched(world: Dis
     }
     made = await world.api.create("persistentvolumeclaims", theirs, world.namespace)
     with pytest.raises(ClusterError, match="does not belong to this reservation"):
-        await world.cluster.ensure_server(spec)
+        await until_it_succeeds(lambda: world.cluster.ensure_server(spec), Unavailable)
     assert await world.api.list("pods", world.namespace) == [], "never on anything else"
     await world.gone(spec.reservation_id)
     after = await world.api.get("persistentvolumeclaims", name, world.namespace)
