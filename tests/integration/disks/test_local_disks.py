@@ -98,11 +98,15 @@ class LocalDisks(World):
         operations = DiskOperations(self.stores.disk_operations, self.cloud, self.clock, DISKS)
         asked = await operations.request_operation(await self.user(), request)
         assert asked is not None
-        for _ in range(3):
-            await self.work.run_round()
-            await self.work.wait_idle()
-        done = await self.operation(asked.operation_id)
+        done = await eventually_async(lambda: self._finished(asked.operation_id))  # copied by a thread, in real time
         assert done.state is OperationState.DONE, done
+
+    async def _finished(self, operation_id: OperationId) -> Operation | None:
+        await self.work.run_round()
+        await self.work.wait_idle()
+        self.clock.move(seconds=1)
+        operation = await self.operation(operation_id)
+        return operation if operation.state.is_finished else None
 
     async def operation(self, operation_id: OperationId) -> Operation:
         found = await self.stores.disk_operations.find_operation(operation_id)
