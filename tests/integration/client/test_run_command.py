@@ -69,6 +69,49 @@ def test_at_a_terminal_the_countdown_says_what_ctrl_c_does(cli: Cli, api: FakeAp
     assert [job.status for job in api.jobs.values()] == ["cancelled"]
 
 
+def programs(cli: Cli, tmp_path: Path, **scripts: str) -> None:
+    """Only these programs, each a script."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    cli.env["PATH"] = str(folder)
+
+
+def activate_at_once(api: FakeApi) -> None:
+    api.on_submit = lambda api, job: api.activate(job.reservation_id) and None
+
+
+def test_gpus_are_released_when_the_local_ssh_is_killed(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    activate_at_once(api)
+    programs(cli, tmp_path, ssh="kill -KILL $$")
+    done = cli.run("run", "--direct", "--no-copy", "--", "true")
+    assert done.returncode == 255, done.stderr
+    assert [(job.status, job.exit_code) for job in api.jobs.values()] == [("cancelled", None)]
+
+
+def test_a_result_that_has_no_place_here_does_not_hide_how_the_command_ended(
+    cli: Cli, api: FakeApi, home: Path, tmp_path: Path
+) -> None:
+    activate_at_once(api)
+    programs(cli, tmp_path, ssh="exit 3", scp="exit 0")
+    (home / "out").write_text("a file, not a folder")
+    done = cli.run("run", "--direct", "--no-copy", "--get", "out/model.pt", "--get", "log", "--", "true")
+    assert done.returncode == 3, done.stderr
+    assert "out/model.pt could not be copied back" in done.stderr
+    assert "log could not" not in done.stderr
+    assert [(job.status, job.exit_code) for job in api.jobs.values()] == [("cancelled", 3)]
+
+
+def test_what_copies_results_is_looked_for_before_anything_is_reserved(cli: Cli, api: FakeApi, tmp_path: Path) -> None:
+    programs(cli, tmp_path, ssh="exit 0")
+    done = cli.run("run", "--no-copy", "--get", "out", "--", "true")
+    assert done.returncode == 8
+    assert "scp" in done.stderr
+    assert api.jobs == {}
+
+
 def test_one_that_fails_to_start_ends_with_its_reason(cli: Cli, api: FakeApi) -> None:
     api.on_submit = lambda api, job: api.change(job.reservation_id, status="failed", failure_reason="no image") and None
     done = cli.run("run", "--no-copy", "--", "true")

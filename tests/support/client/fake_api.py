@@ -16,7 +16,15 @@ from gpudev.domain.reservations.lifecycle import TERMINAL, Status
 from gpudev.wire import codec
 from gpudev.wire.cluster import AvailabilityList, GpuAvailability
 from gpudev.wire.queue import ClusterPlan
-from gpudev.wire.reservations import ExtendRequest, JobEvent, JobList, JobView, PriorityRequest, SubmitRequest
+from gpudev.wire.reservations import (
+    CancelRequest,
+    ExtendRequest,
+    JobEvent,
+    JobList,
+    JobView,
+    PriorityRequest,
+    SubmitRequest,
+)
 from support.client.fake_disks import FakeDisks, NoSuchDisk
 from support.client.fake_traffic import Asked, Refusal, Trouble
 from support.client.fake_views import HOST_KEY, active, make_job, make_type
@@ -199,11 +207,19 @@ class _Handler(BaseHTTPRequestHandler):
                 return api.find(job_id), 200
             case ["POST", "v1", "jobs", job_id, "cancel"]:
                 job = api.find(job_id)
+                code = _strict(CancelRequest, asked.json).exit_code if asked.body else None
+                if code is not None and not 0 <= code <= 255:
+                    raise Refusal(422, "invalid", f"invalid exit_code {code}", "exit_code")
                 if job.status in (Status.EXPIRED, Status.FAILED):
                     raise Refusal(409, "conflict", f"it is {job.status} already")
                 now = datetime.now(UTC)
                 return api.change(
-                    job.reservation_id, "cancelled", status="cancelled", cancelled_at=now, reservation_ended=now
+                    job.reservation_id,
+                    "cancelled",
+                    status="cancelled",
+                    cancelled_at=now,
+                    reservation_ended=now,
+                    exit_code=job.exit_code if code is None else code,
                 ), 200
             case ["POST", "v1", "jobs", job_id, "extend"]:
                 job = api.find(job_id)

@@ -71,7 +71,10 @@ def closing_line(job: JobView, code: int, seconds: float, *, is_released: bool) 
     parts = [f"exit {code} after {formatting.format_duration(seconds)}"]
     if is_released:
         parts.append(f"{formatting.hardware(job)} released")
-    parts.append(f"files kept on disk {job.disk_name}" if job.disk_name else "files on scratch space are gone")
+    if job.disk_name:
+        parts.append(f"files kept on disk {job.disk_name}")
+    elif is_released:
+        parts.append("files on scratch space are gone")
     return output.clean(f"{formatting.short_id(job.reservation_id)}: {'; '.join(parts)}")
 
 
@@ -83,15 +86,24 @@ def _fetch_results(
     missing: list[str] = []
     for path in run.results:
         into = local if path.startswith("/") else local / posixpath.dirname(path)
-        into.mkdir(parents=True, exist_ok=True)
         paths = [openssh.CopyPath(True, posixpath.join(folder, path)), openssh.CopyPath(False, f"{into}/")]
         line = openssh.copy_line(
             openssh.find_program("scp"), job, paths, session.env, proxy=route, quiet=not output.stderr_is_terminal()
         )
-        if subprocess.run(line, stdin=subprocess.DEVNULL, stdout=2, check=False).returncode != 0:
-            output.write_note(f"Note: {path} could not be copied back")
+        if why := _copy_result(line, into):
+            output.write_note(f"Note: {path} could not be copied back{why}")
             missing.append(path)
     return missing
+
+
+def _copy_result(line: Sequence[str], into: Path) -> str:
+    """Why it failed, as the end of a sentence. Empty: it is copied."""
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f": cannot create {into} ({error.strerror})"
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=2, check=False)
+    return "" if done.returncode == 0 else " (see above)"
 
 
 def run_detached(session: CommandSession, reserved: ApiReply[JobView], run: RunRequest) -> JobView:
@@ -137,13 +149,15 @@ def _prepare(
 
 
 def _run_ssh(session: CommandSession, job: JobView, route: openssh.ProxyCommand, command: Sequence[str]) -> int:
+    """The command's exit code; SSH_FAILED also if ssh itself was killed here."""
     process = subprocess.Popen(_ssh_command_line(session, job, route, command, tty=output.can_ask()))
     with process:
         try:
-            return process.wait()
+            code = process.wait()
         except BaseException:
             process.terminate()
             raise
+    return code if code >= 0 else openssh.SSH_FAILED
 
 
 def _ssh_command_line(
@@ -239,8 +253,10 @@ def run(
     checked = tuple(_check_result(path) for path in results)
     run_request = RunRequest(command, copied, checked, direct, proxy, keep)
     openssh.find_program()
+    if checked:
+        openssh.find_program("scp")
     session = CommandSession(api_url)
-    request = replace(build_request(session, **options), command=_shown_command(command))
+    request = replace(build_request(session, **options), command=shown_command(command))
     if not prompts.confirm_new_disk(session, request.disk_name, may_ask=may_ask, quiet=not may_ask):
         raise CliError(ExitCode.REJECTED, "cancelled; nothing was run")
     with signals_as_interrupt():
@@ -256,9 +272,10 @@ def run(
     output.write_line(short)
 
 
-def _shown_command(command: Sequence[str]) -> str:
-    """For lists, within the API's limit."""
-    return (command[0] if len(command) == 1 else shlex.join(command))[:_LONGEST_COMMAND]
+def shown_command(command: Sequence[str]) -> str:
+    """For lists: text within the API's limit, whatever the bytes of the command are."""
+    line = command[0] if len(command) == 1 else shlex.join(command)
+    return line.encode(errors="replace").decode()[:_LONGEST_COMMAND]
 
 
 def _current_folder() -> Path:
