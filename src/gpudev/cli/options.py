@@ -13,7 +13,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ID = r"[0-9a-fA-F-]{4,36}"
 _DISK = r"[a-z0-9-]{1,63}"
 _LONGEST_NAME = 63
-_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_MOST_ID_DIGITS = 32
+_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,20})?|\.[0-9]{1,20})"
 DURATION_FORMS = "e.g. 90m, 2h, 1h30 or 1d; a number alone means hours"
 
 
@@ -25,7 +26,7 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # generic only 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if is_id(text):
-            return text.lower()
+            return text
         if not 1 <= len(text) <= _LONGEST_NAME or not text.isprintable() or "/" in text:
             shown = text[:80].encode("ascii", "backslashreplace").decode()
             self.fail(
@@ -42,8 +43,8 @@ class ReservationId(click.ParamType):  # type: ignore[type-arg]  # generic only 
 
 
 def is_id(text: str) -> bool:
-    """Whether this may be an id or a prefix of one. A name may look the same."""
-    return re.fullmatch(_ID, text) is not None
+    """Whether the API may take this for an id or a prefix of one. A name may look the same."""
+    return re.fullmatch(_ID, text) is not None and 4 <= len(text.replace("-", "")) <= _MOST_ID_DIGITS
 
 
 class DiskName(click.ParamType):  # type: ignore[type-arg]
@@ -86,10 +87,10 @@ class ObjectId(click.ParamType):  # type: ignore[type-arg]
 
 def parse_hours(text: str) -> float | None:
     """Hours from 4, 0.5, 90m, 2h, 1h30, 1h30m, 1d12h or '1 h 30 min'; a bare number means hours. None: invalid."""
-    compact = re.sub(r"\s+", "", text).lower()
+    compact = _remove_spaces(text).lower()
     if re.fullmatch(_NUMBER, compact):
         compact += "h"
-    elif re.search(r"h\d+$", compact):  # 1h30
+    elif re.search(r"h[0-9]+$", compact):  # 1h30
         compact += "m"
     parts = re.fullmatch(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?", compact)
     if parts is None:
@@ -100,10 +101,15 @@ def parse_hours(text: str) -> float | None:
 
 def parse_gigabytes(text: str) -> int | None:
     """Gigabytes from 200, 200G, 200GB or 2T; a bare number means gigabytes. None: invalid."""
-    found = re.fullmatch(r"(\d{1,9})(|[gt](?:i?b)?)", re.sub(r"\s+", "", text).lower())
+    found = re.fullmatch(r"([0-9]{1,9})(|[gt](?:i?b)?)", _remove_spaces(text).lower())
     if found is None or int(found[1]) == 0:
         return None
     return int(found[1]) * (1024 if found[2].startswith("t") else 1)
+
+
+def _remove_spaces(text: str) -> str:
+    """Those between a number and its unit: '1 2' stays two numbers."""
+    return re.sub(r"(?<![0-9.]) | (?![0-9.])", "", " ".join(text.split()))
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
