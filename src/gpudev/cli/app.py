@@ -6,6 +6,7 @@ Commands are imported when they are called: `list` must not load the countdown d
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 
 import click
 
@@ -33,8 +34,10 @@ class CommandGroup(LazyGroup):
         args = [overview.ALIASES.get(args[0], args[0]), *args[1:]]
         name = args[0]
         if name == "help":
-            return self.resolve_command(ctx, [*args[1:2], "--help"])
-        if name not in overview.LOCATIONS and not name.startswith("-"):
+            words = takewhile(lambda word: not word.startswith("-"), args[1:])
+            return self.resolve_command(ctx, [*words, "--help"])
+        # While the shell completes a command line, a message would land in it.
+        if name not in overview.LOCATIONS and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(f"No command named {name[:80]!r}{_did_you_mean(name)}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -28,6 +28,8 @@ def test_help_is_the_help_page_or_that_of_a_command(cli: Cli) -> None:
     assert cli.run("help", "extend").stdout == cli.run("extend", "--help").stdout
     assert cli.run("help", "ssh").stdout == cli.run("connect", "--help").stdout
     assert "did you mean" in cli.run("help", "exten").stderr
+    assert cli.run("help", "disk", "create").stdout == cli.run("disk", "create", "--help").stdout
+    assert cli.run("help", "run", "--", "true").stdout == cli.run("run", "--help").stdout
 
 
 def test_whoami_and_token(cli: Cli, api: FakeApi) -> None:

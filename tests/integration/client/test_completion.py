@@ -33,6 +33,11 @@ def test_types_settings_and_names_are_completed(cli: Cli, api: FakeApi) -> None:
     assert completed(cli, f"status {job.reservation_id[:2]}") == [f"plain,{job.reservation_id[:8]}"]
 
 
+def test_no_message_lands_in_the_command_line_after_a_word_that_is_no_command(cli: Cli) -> None:
+    env = {"_GPU_DEV_COMPLETE": "bash_complete", "COMP_WORDS": "gpu-dev nosuch ", "COMP_CWORD": "2"}
+    assert cli.run(env=dict(env)).stderr == ""
+
+
 def test_files_and_remote_paths_are_completed_for_cp(cli: Cli, api: FakeApi) -> None:
     api.add(status="active", name="training")
     assert completed(cli, "cp trai") == ["file,trai", "plain,training:"]
