@@ -316,8 +316,7 @@ def _translate_submit_error(error: asyncpg.PostgresError, draft: ReservationDraf
         ) from error
     if error.sqlstate == "GD002":
         raise DiskHeld(
-            f"disk {name!r} is held by reservation {error} until it is released; "
-            "use another disk, or 'none' for scratch space"
+            f"disk {name!r} is held by reservation {error} until it ends; use another disk, or 'none' for scratch space"
         ) from error
 
 
