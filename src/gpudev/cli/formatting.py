@@ -1,5 +1,6 @@
 """Formatting of reservations: times in the local time zone, waits in minutes. Pure; takes `now`."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -110,9 +111,10 @@ def local_time(time: datetime, now: datetime) -> str:
 
 def in_own_zone(text: str, times: Mapping[str, datetime], now: datetime) -> str:
     """A server's text with its UTC times in the local zone. `times`: by how they are written in the text."""
-    for written in sorted(times, key=len, reverse=True):  # '2026-03-02 14:05 UTC' contains '14:05 UTC'
-        text = text.replace(written, local_time(times[written], now))
-    return text
+    if not times:
+        return text
+    longest_first = sorted(times, key=len, reverse=True)  # '2026-03-02 14:05 UTC' contains '14:05 UTC'
+    return re.sub("|".join(map(re.escape, longest_first)), lambda found: local_time(times[found[0]], now), text)
 
 
 def headline(job: JobView) -> str:
@@ -240,6 +242,8 @@ def describe_situation(job: JobView, now: datetime) -> str:
 def describe_end(job: JobView) -> str:
     """How and why the reservation ended."""
     name = f"reservation {short_id(job.reservation_id)}"
+    if job.exit_code is not None and job.status != Status.FAILED:
+        return f"{name} ended with its command (exit code {job.exit_code})"
     match job.status:
         case Status.FAILED:
             return f"{name} failed: {job.failure_reason or 'unknown reason'}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.client.cli_process import Cli
-from support.client.fake_api import FakeApi
+from support.client.fake_api import FakeApi, Trouble
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,13 @@ def test_a_name_that_looks_like_an_id_is_found_after_the_ids(cli: Cli, api: Fake
     assert named.reservation_id in cli.run("status", "cafe").stdout
     by_id = api.add(status="active", reservation_id="cafe0000-0000-4000-8000-000000000000")
     assert by_id.reservation_id in cli.run("status", "cafe").stdout
+
+
+@pytest.mark.parametrize("name", ["Cafe", "1-2-3", "ab-1"])
+def test_hex_digits_in_a_name_do_not_hide_it(cli: Cli, api: FakeApi, name: str) -> None:
+    named = api.add(status="active", name=name)
+    api.add(status="active")
+    assert named.reservation_id in cli.run("status", name).stdout
 
 
 def test_a_live_one_goes_before_those_that_have_ended_and_the_last_of_these_before_others(
@@ -61,6 +68,23 @@ def test_json_is_never_a_question(cli: Cli, api: FakeApi) -> None:
     with cli.terminal("status", "--json") as terminal:
         assert terminal.wait() == 2
         assert "Which reservation?" not in terminal.text
+
+
+def test_yes_is_no_answer_to_which_one(cli: Cli, api: FakeApi) -> None:
+    for _ in range(2):
+        api.add(status="active", name="sweep")
+    with cli.terminal("cancel", "--yes", "sweep") as terminal:
+        assert terminal.wait() == 2
+        assert "Which reservation?" not in terminal.text
+    assert not api.requests("POST", "/cancel")
+
+
+def test_after_a_lost_answer_extend_names_what_was_typed(cli: Cli, api: FakeApi) -> None:
+    api.add(status="active", name="training-run")
+    api.fail_next("/extend", Trouble(cut_after=True))
+    done = cli.run("extend", "training-run", "1h", env={"GPU_DEV_PATIENCE_SECONDS": "1"})
+    assert done.returncode == 7, done.stderr
+    assert "`gpu-dev status training-run`" in done.stderr
 
 
 def test_commands_that_change_something_take_names(cli: Cli, api: FakeApi) -> None:
@@ -109,6 +133,14 @@ def test_what_has_ended_is_neither_asked_about_nor_called_cancelled(cli: Cli, ap
         assert terminal.wait() == 0
         assert "Nothing to cancel" in terminal.text
         assert "[y/N]" not in terminal.text
+
+
+def test_one_that_ended_with_its_command_is_not_called_cancelled(cli: Cli, api: FakeApi) -> None:
+    job = api.add(status="cancelled", exit_code=0, outcome="done")
+    assert "(done)" in cli.run("cancel", job.reservation_id[:8]).stdout
+    connected = cli.run("connect", job.reservation_id[:8])
+    assert connected.returncode == 5
+    assert "ended with its command (exit code 0)" in connected.stderr
 
 
 def test_the_ssh_line_of_status_works_with_gpu_devs_own_key(cli: Cli, api: FakeApi, home: Path) -> None:

@@ -137,3 +137,6 @@ def test_every_ending_says_which_reservation_and_why() -> None:
     assert "has expired" in formatting.describe_end(
         make_job(status="expired", **{k: v for k, v in active(job).items() if k != "status"})
     )
+    for status, code in (("cancelled", 0), ("expired", 17)):
+        done = make_job(reservation_id=job.reservation_id, status=status, exit_code=code)
+        assert formatting.describe_end(done) == f"reservation 3f2a9c1e ended with its command (exit code {code})"

@@ -103,6 +103,13 @@ def test_an_end_is_told(kind: str, message: str, title: str, text: str) -> None:
     assert notice.text == f"h100 of ada. {text}"
 
 
+def test_one_that_ended_with_the_command_of_its_client_is_not_called_cancelled() -> None:
+    done = replace(RUNNING, status=Status.CANCELLED, exit_code=0, name=None)
+    notice = compose_notification(event("cancelled", CommandExit(0).message), done, NOW)
+    assert notice is not None
+    assert notice.title == f"gpu-dev reservation {SHORT} is over"
+
+
 def test_pauses_grow_to_an_hour_and_after_a_day_it_is_given_up() -> None:
     now, pauses = NOW, []
     for attempts in range(1, 100):

@@ -69,6 +69,22 @@ def test_times_without_a_date_need_to_know_when_they_were_written() -> None:
     assert find_utc_times(text, NOW) == {"14:05 UTC": NOW.replace(hour=14, minute=5)} | dated
 
 
+def test_a_reader_in_utc_sees_every_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        text = "now by 2026-03-04 14:05 UTC instead of 14:05 UTC"
+        later = NOW.replace(day=6)
+        assert in_own_zone(text, find_utc_times(text, NOW), later) == (
+            "now by 2026-03-04 14:05 UTC instead of 2026-03-02 14:05 UTC"
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_a_text_is_shown_in_the_readers_own_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 

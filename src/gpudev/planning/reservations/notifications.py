@@ -37,7 +37,9 @@ def compose_notification(event: ReservationEvent, reservation: Reservation, now:
                 NotificationKind.FAILED, f"{_name(reservation)} failed", f"{_about(reservation)}. {reason}"
             )
         case NotificationKind.ENDED:
-            how = "is over" if event.kind == "expired" else "was cancelled"
+            # A client that ran a command cancels the reservation when the command has ended.
+            is_over = event.kind == "expired" or reservation.exit_code is not None
+            how = "is over" if is_over else "was cancelled"
             why = "Its time has passed." if event.message == TIME_IS_OVER else _first_line(event.message)
             return Notification(NotificationKind.ENDED, f"{_name(reservation)} {how}", f"{_about(reservation)}. {why}")
         case None:

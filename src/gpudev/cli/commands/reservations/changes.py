@@ -1,5 +1,7 @@
 """`gpu-dev cancel`, `extend` and `priority`."""
 
+import shlex
+
 import click
 
 from gpudev.cli import formatting, output
@@ -39,7 +41,7 @@ def cancel(job_ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, api_
     if every and not yes and not may_ask:
         raise usage_error("--all requires --yes without a terminal")
     failures: list[ClientError] = []
-    jobs = _list_live_jobs(session) if every else _find_jobs(session, job_ids, failures, may_ask=not as_json)
+    jobs = _list_live_jobs(session) if every else _find_jobs(session, job_ids, failures, may_ask=may_ask)
     if every and not jobs:
         if not as_json:
             output.write_line("You have no live reservations.")
@@ -109,7 +111,7 @@ def _ended_error(job: JobView) -> CliError:
 def _describe_ended(job: JobView) -> str:
     ended = job.reservation_ended or job.cancelled_at or job.expires_at
     when = f" at {formatting.local_time(ended, formatting.utc_now())}" if ended else ""
-    return f"reservation {formatting.short_id(job.reservation_id)} ended already{when} ({job.status})"
+    return f"reservation {formatting.short_id(job.reservation_id)} ended already{when} ({formatting.outcome(job)})"
 
 
 @click.command()
@@ -140,7 +142,8 @@ def extend(arguments: tuple[str, ...], hours: float | None, as_json: bool, api_u
         )
     except Unreachable as error:
         if error.sent:
-            step = f"It may have been extended; `gpu-dev status {formatting.short_id(text)}` shows it"
+            shown = formatting.short_id(text) if is_id(text) else text
+            step = f"It may have been extended; `gpu-dev status {shlex.quote(shown)}` shows it"
             raise CliError(ExitCode.UNREACHABLE, error.message, step) from error
         raise
     if ssh_config.own_config_file(session.env).exists():
