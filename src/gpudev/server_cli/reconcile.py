@@ -212,6 +212,7 @@ def _show_disks(report: DiskReconcileReport, mode: str) -> None:
     click.echo(f"disks: {numbers}{mode}")
     for change in report.changes:
         click.echo(f"  {change.kind} {change.username}/{change.disk_name}: {_changes(change.changes)}")
+    _show_lines("without volume", report.without_volume)
     _show_lines("unchanged", report.left_alone)
     for duplicate in report.duplicates:
         linked = f"besides {duplicate.linked}" if duplicate.linked else "and the recorded volume is missing"
