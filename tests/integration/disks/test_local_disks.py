@@ -24,6 +24,7 @@ from gpudev.domain.disks.operations import (
     PurgeDisk,
     RestoreDisk,
     SnapshotDisk,
+    SnapshotStatus,
 )
 from gpudev.domain.ids import ReservationId, new_disk_id
 from gpudev.domain.reservations.lifecycle import Status
@@ -34,6 +35,7 @@ from gpudev.workflows.disks.reconcile_disks import DiskAdoption
 from support.clock import ManualClock
 from support.disks.disk_queries import disks_of, find_contents
 from support.paper_cluster import PaperCluster
+from support.polling import eventually_async
 from support.processor_world import World
 
 DISKS = DiskSettings(zone="this-machine")
@@ -60,8 +62,15 @@ class LocalDisks(World):
 
     async def end(self, rid: ReservationId) -> None:
         await self.cancel(rid)
-        await self.go_on()
+        await self.go_on(2)
+        await eventually_async(self._nothing_is_being_copied)  # by a thread, in real time
         assert (await self.get(rid)).is_released
+
+    async def _nothing_is_being_copied(self) -> bool:
+        await self.go_on(1)
+        disks = await disks_of(self.stores, await self.user())
+        snapshots = [one for disk in disks for one in await self.stores.disk_operations.snapshots(disk.disk_id)]
+        return all(one.status is not SnapshotStatus.PENDING for one in snapshots)
 
     def home(self, rid: ReservationId) -> Path:
         volume = self.cluster.specs[rid].volume
@@ -89,11 +98,15 @@ class LocalDisks(World):
         operations = DiskOperations(self.stores.disk_operations, self.cloud, self.clock, DISKS)
         asked = await operations.request_operation(await self.user(), request)
         assert asked is not None
-        for _ in range(3):
-            await self.work.run_round()
-            await self.work.wait_idle()
-        done = await self.operation(asked.operation_id)
+        done = await eventually_async(lambda: self._finished(asked.operation_id))  # copied by a thread, in real time
         assert done.state is OperationState.DONE, done
+
+    async def _finished(self, operation_id: OperationId) -> Operation | None:
+        await self.work.run_round()
+        await self.work.wait_idle()
+        self.clock.move(seconds=1)
+        operation = await self.operation(operation_id)
+        return operation if operation.state.is_finished else None
 
     async def operation(self, operation_id: OperationId) -> Operation:
         found = await self.stores.disk_operations.find_operation(operation_id)

@@ -109,7 +109,7 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
     "forwarding to a refused port by every name": (
         "contracts/sessions/sshd::test_a_port_of_this_machine_that_is_refused_is_refused_under_every_name"
     ),
-    "forwarding to the metadata address": "contracts::test_nobody_is_led_to_where_clouds_tell_secrets",
+    "forwarding to the metadata address": "contracts/ssh::test_nobody_is_led_to_where_clouds_tell_secrets",
     "forwarding to the metadata address by another name, one machine": (
         "contracts/sessions/sshd::test_nobody_is_led_to_where_clouds_tell_secrets_by_another_name"
     ),
