@@ -4,8 +4,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from gpudev.adapters.local.machine.nodes import LocalNodes, gpu_types, load_nodes
+from gpudev.adapters.local.machine.nodes import LOCAL_INSTANCE, LocalNodes, gpu_types, load_nodes
 from gpudev.adapters.postgres.stores import Stores
+from gpudev.domain.cluster import Catalogue
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.ports.clock import SystemClock
 from gpudev.ports.cloud import Cloud, NodeGroups
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bool = True) -> Cluster:
-    """The cluster, not yet started."""
+    """The cluster, not yet started. Only the processor, which starts servers, records this machine's GPU types."""
     if settings.cluster == "kubernetes":
         # Imported on use: a single machine needs no Kubernetes client.
         from gpudev.adapters.kubernetes.cluster import KubernetesCluster
@@ -25,8 +26,22 @@ async def open_cluster(settings: Settings, stores: Stores, *, starts_servers: bo
         catalogue = await stores.catalogue.catalogue()
         return KubernetesCluster(settings.kubernetes, catalogue, SystemClock(), starts_servers=starts_servers)
     nodes = get_local_nodes(settings)
-    await stores.catalogue.save_gpu_types(gpu_types(nodes))
+    if starts_servers:
+        await stores.catalogue.save_gpu_types(gpu_types(nodes))
+    else:
+        check_catalogue(settings, nodes, await stores.catalogue.catalogue())
     return make_local_cluster(settings, nodes, starts_servers=starts_servers)
+
+
+def check_catalogue(settings: Settings, nodes: LocalNodes, catalogue: Catalogue) -> None:
+    """Raises Invalid if the catalogue is not this machine's, unless a file describes its nodes. A command meant for
+    another cluster would otherwise record this machine's nodes as that cluster's."""
+    known = {each.name for each in catalogue.values() if each.instance_type == LOCAL_INSTANCE}
+    if settings.nodes_file is None and not known.issuperset(node.gpu_type for node in nodes.nodes):
+        raise Invalid(
+            "the recorded GPU types are not those of this machine; for a Kubernetes cluster set "
+            "GPU_DEV_CLUSTER=kubernetes or EKS_CLUSTER_NAME, for this machine start its processor first"
+        )
 
 
 def get_local_nodes(settings: Settings) -> LocalNodes:

@@ -77,7 +77,7 @@ class OneShotReconcilers:
             finally:
                 await uncached.close()
             return
-        cluster = await open_cluster(self.settings, self.stores)
+        cluster = await open_cluster(self.settings, self.stores, starts_servers=False)
         await cluster.start()
         try:
             yield cluster

@@ -28,7 +28,7 @@ class DownOptions:
 
 def take_down(options: DownOptions) -> int:
     output = ProgressOutput(as_json=options.json)
-    settings = settings_module.load_settings()
+    settings = settings_module.load_settings(settings_module.on_this_machine(os.environ))
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
     try:

@@ -43,7 +43,7 @@ def part_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[s
     """The environment of every process: always the embedded database, whatever the caller's environment names."""
     database = open_postgres(Layout(settings.state_dir)).database_settings()
     environment = {
-        **inherited,
+        **settings_module.on_this_machine(inherited),
         "POSTGRES_HOST": database.host,
         "POSTGRES_PORT": str(database.port),
         "POSTGRES_USER": database.user,
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     rlimits.raise_open_files_limit(
         rlimits.DEFAULT_OPEN_FILES_LIMIT
     )  # inherited by all processes and dev servers: the default on macOS is 256
-    settings = settings_module.load_settings()
+    settings = settings_module.load_settings(settings_module.on_this_machine(os.environ))
     settings = replace(settings, state_dir=settings.state_dir.resolve())
     layout = Layout(settings.state_dir)
     return Supervisor(layout, startup_parts(settings, os.environ), _make_reporter(int(arguments[0]))).run()

@@ -122,7 +122,7 @@ def bring_up(options: UpOptions) -> int:
 
 
 def _choose_settings(options: UpOptions) -> Settings:
-    settings = settings_module.load_settings()
+    settings = settings_module.load_settings(settings_module.on_this_machine(os.environ))
     home = settings.state_dir.resolve()
     chosen = replace(
         settings,

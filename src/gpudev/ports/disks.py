@@ -19,7 +19,7 @@ from gpudev.domain.disks.operations import (
     UserDisks,
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
-from gpudev.ports.cloud import Volume
+from gpudev.ports.cloud import Snapshot, Volume
 
 Decide = Callable[[UserDisks], OperationChanges | None]
 """Pure: called while all of a user's disks are locked. None: nothing to do."""
@@ -55,6 +55,10 @@ class DiskOverview:
     """A snapshot is not complete yet."""
     latest: Operation | None = None
     """The running operation, else the last one."""
+    is_attached: bool = False
+    """The cloud shows its volume attached to a machine, or a reservation holds it."""
+    volume_missing_since: datetime | None = None
+    """When the cloud first lacked its volume. None: it is there, or was never created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +260,7 @@ class DiskRecord:
     is_backing_up: bool = False
     snapshot_count: int = 0
     last_snapshot_at: datetime | None = None
+    volume_missing_since: datetime | None = None
     operation_id: UUID | None = None
     operation_status: str | None = None
     user_is_active: bool = True
@@ -279,6 +284,9 @@ class ImportDisk:
     disk_name: str
     fields: Mapping[str, Any]
     """Columns of the new record."""
+    tagged_name: str | None = None
+    """The name in the volume's tag, if it cannot be a disk's name."""
+    snapshots: tuple[Snapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +300,17 @@ class UpdateDisk:
     """Column → (old, new)."""
 
 
-DiskWrite = ImportDisk | UpdateDisk
+@dataclass(frozen=True, slots=True)
+class ImportSnapshots:
+    """Unrecorded snapshots of a recorded disk's volume."""
+
+    disk_id: DiskId
+    disk_name: str
+    username: str
+    snapshots: tuple[Snapshot, ...]
+
+
+DiskWrite = ImportDisk | UpdateDisk | ImportSnapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +330,10 @@ class DiskRecords(Protocol):
     async def list_owned_ids(self) -> AbstractSet[str]:
         """The cloud's ids of recorded snapshots of unpurged disks, and of retired volumes that are removed once their
         state is saved."""
+        ...
+
+    async def list_snapshot_ids(self) -> AbstractSet[str]:
+        """Our own ids and the cloud's of all snapshots that were ever recorded."""
         ...
 
     async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:

@@ -22,6 +22,7 @@ def load_server_settings() -> Settings:
     layout = Layout(chosen.state_dir)
     if "POSTGRES_HOST" in os.environ or not layout.postgres_data.exists():
         return chosen
+    chosen = settings.load_settings(settings.on_this_machine(os.environ))
     return replace(chosen, database=open_postgres(layout).database_settings())
 
 

@@ -12,7 +12,7 @@ from gpudev.ports.clock import SystemClock
 from gpudev.ports.leases import ReconcilePass
 from gpudev.processor.expiry_report import ExpiryReport
 from gpudev.server_cli.command_runtime import load_server_settings
-from gpudev.server_cli.reconcile import PassOptions, pass_options, run_locked, run_with_deadline
+from gpudev.server_cli.reconcile import PassOptions, pass_options, run_locked, run_with_deadline, show_error
 from gpudev.workflows.reservations.stale_requests import StaleRequestReport, StaleRequests
 
 
@@ -72,9 +72,9 @@ def _print_result(done: _ExpireResult, run_options: PassOptions) -> None:
         for name in done.expiry.orphans:
             click.echo(f"  orphan, removed if it stays one: {name}")
         for error in done.expiry.errors:
-            click.echo(f"  error: {error}", err=True)
+            show_error(error, "  ")
         for name in done.expiry.unfinished:
-            click.echo(f"  error: {name} is not completely removed yet", err=True)
+            show_error(f"{name} is not completely removed yet", "  ")
     for name in done.stale_requests.sent_again:
         click.echo(f"  {name}: stale; sent again")
     for name in done.stale_requests.cancelled:

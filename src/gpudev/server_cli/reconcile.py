@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ import click
 
 from gpudev.bootstrap.reconcilers import OneShotReconcilers, open_reconcilers
 from gpudev.bootstrap.service_runtime import configure_logging, tune_garbage_collector
+from gpudev.domain.errors import GpuDevError
 from gpudev.ports.leases import ReconcileLocks, ReconcilePass
 from gpudev.server_cli.command_runtime import load_server_settings
 from gpudev.workflows.cluster.reconcile_availability import AvailabilityReport
@@ -100,6 +102,16 @@ def _reconcile(passes: Sequence[ReconcilePass], run_options: PassOptions) -> Non
         sys.exit(1)
 
 
+class PassFailed(click.ClickException):
+    def show(self, file: Any = None) -> None:
+        show_error(self.format_message())
+
+
+def show_error(message: str, indent: str = "") -> None:
+    """Operators search the logs of a pass for this word."""
+    click.echo(f"{indent}ERROR: {message}", err=True)
+
+
 def run_with_deadline(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
     async def run() -> _R:
         async with asyncio.timeout(deadline):
@@ -108,7 +120,14 @@ def run_with_deadline(deadline: float, work: Callable[[], Awaitable[_R]]) -> _R:
     try:
         return asyncio.run(run())
     except TimeoutError:
-        raise click.ClickException(f"not finished within {deadline:g} s; completed changes are kept") from None
+        raise PassFailed(f"not finished within {deadline:g} s; completed changes are kept") from None
+    except (GpuDevError, ValueError) as error:
+        if os.environ.get("GPU_DEV_DEBUG"):
+            raise
+        raise PassFailed(str(error)) from error
+    except Exception as error:
+        show_error(f"unexpected {type(error).__name__}")
+        raise
 
 
 async def _run_passes(passes: Sequence[ReconcilePass], run_options: PassOptions) -> ReconcileOutcome:
@@ -137,8 +156,11 @@ async def _run_passes(passes: Sequence[ReconcilePass], run_options: PassOptions)
 
 
 async def _availability(parts: OneShotReconcilers, run_options: PassOptions) -> AvailabilityReport:
-    async with parts.availability() as reconciling:
-        return await reconciling.run(dry_run=run_options.dry_run)
+    try:
+        async with parts.availability() as reconciling:
+            return await reconciling.run(dry_run=run_options.dry_run)
+    except GpuDevError as error:
+        return AvailabilityReport(errors=[f"nothing was changed: {error}"])
 
 
 async def run_locked(
@@ -181,8 +203,8 @@ def _show_availability(report: AvailabilityReport, mode: str) -> None:
             click.echo(f"  {gpu_type}: {_changes(changes)}")
     if report.kept:
         click.echo(f"  kept, because newer facts are recorded: {', '.join(report.kept)}")
-    _show_lines("warning", report.warnings)
-    _show_lines("error", report.errors)
+    _show_lines("WARNING", report.warnings)
+    _show_lines("ERROR", report.errors)
 
 
 def _show_disks(report: DiskReconcileReport, mode: str) -> None:
@@ -190,18 +212,19 @@ def _show_disks(report: DiskReconcileReport, mode: str) -> None:
     click.echo(f"disks: {numbers}{mode}")
     for change in report.changes:
         click.echo(f"  {change.kind} {change.username}/{change.disk_name}: {_changes(change.changes)}")
+    _show_lines("without volume", report.without_volume)
     _show_lines("unchanged", report.left_alone)
     for duplicate in report.duplicates:
         linked = f"besides {duplicate.linked}" if duplicate.linked else "and the recorded volume is missing"
         name = f"{duplicate.username}/{duplicate.disk_name}"
-        click.echo(f"  warning: more volumes for {name}: {', '.join(duplicate.others)}, {linked}", err=True)
-    _show_lines("warning", [f"volume {one.volume_id} skipped: {one.reason}" for one in report.skipped])
-    _show_lines("error", report.errors)
+        click.echo(f"  WARNING: more volumes for {name}: {', '.join(duplicate.others)}, {linked}", err=True)
+    _show_lines("WARNING", [f"volume {one.volume_id} skipped: {one.reason}" for one in report.skipped])
+    _show_lines("ERROR", report.errors)
 
 
 def _show_lines(label: str, lines: Sequence[str]) -> None:
     for line in lines:
-        click.echo(f"  {label}: {line}", err=label in ("warning", "error"))
+        click.echo(f"  {label}: {line}", err=label in ("WARNING", "ERROR"))
 
 
 def _changes(changes: Any) -> str:

@@ -64,6 +64,7 @@ __all__ = [
     "TimingSettings",
     "given_variables",
     "load_settings",
+    "on_this_machine",
 ]
 
 
@@ -160,6 +161,9 @@ class Settings:
         return self.cluster == "local" or self.cloud in _DISK_DRIVERS
 
 
+CLUSTER = "GPU_DEV_CLUSTER"
+_EKS_CLUSTER_NAME = "EKS_CLUSTER_NAME"
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 LOCAL_ZONE = "this-machine"
 _DISK_DRIVERS = {
     "aws": ("ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
@@ -186,7 +190,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             half_life_hours=read_variable(env, "GPU_DEV_FAIR_SHARE_HALF_LIFE_HOURS", parse_positive, 168.0),
             patience_hours=read_variable(env, "GPU_DEV_FAIR_SHARE_PATIENCE_HOURS", parse_positive, 24.0),
         ),
-        cluster=read_variable(env, "GPU_DEV_CLUSTER", _check_cluster, "local"),
+        cluster=_chosen_cluster(env),
         kubernetes=_kubernetes(env),
         cloud=_chosen_cloud(env),
         disks=_disks(env),
@@ -222,19 +226,31 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def _timing(env: Mapping[str, str]) -> TimingSettings:
     timing = read_section(env, TimingSettings(), "GPU_DEV_")
-    if env.get("GPU_DEV_CLUSTER") == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
+    if _chosen_cluster(env) == "kubernetes" and not env.get("GPU_DEV_PREPARING_MARGIN"):
         # Pulling a large image may take minutes. With the deadline as margin, no guaranteed start is missed.
         timing = replace(timing, preparing_margin=timing.preparing_deadline)
-    if env.get("GPU_DEV_CLOUD") in _DISK_DRIVERS and not env.get("GPU_DEV_TEARDOWN_MARGIN"):
+    if _chosen_cloud(env) in _DISK_DRIVERS and not env.get("GPU_DEV_TEARDOWN_MARGIN"):
         # A snapshot begins only after the node has detached the volume.
         timing = replace(timing, teardown_margin=timedelta(minutes=2))
     return timing
 
 
+def _chosen_cluster(env: Mapping[str, str]) -> str:
+    """An EKS cluster's name, or the variables of every pod, mean Kubernetes: whoever has them and forgot the setting
+    must not have this machine's nodes recorded as the cluster's."""
+    is_on_kubernetes = env.get(_EKS_CLUSTER_NAME) or env.get(_IN_CLUSTER)
+    return str(read_variable(env, CLUSTER, _check_cluster, "kubernetes" if is_on_kubernetes else "local"))
+
+
 def _chosen_cloud(env: Mapping[str, str]) -> str:
-    """On one machine disks are folders by default."""
-    is_local = read_variable(env, "GPU_DEV_CLUSTER", _check_cluster, "local") == "local"
-    return str(read_variable(env, "GPU_DEV_CLOUD", _check_cloud, "local" if is_local else "none"))
+    """On one machine disks are folders by default; beside an EKS cluster they are in AWS."""
+    default = "local" if _chosen_cluster(env) == "local" else "aws" if env.get(_EKS_CLUSTER_NAME) else "none"
+    return str(read_variable(env, "GPU_DEV_CLOUD", _check_cloud, default))
+
+
+def on_this_machine(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the embedded system, whose cluster is this machine even inside a pod."""
+    return {CLUSTER: "local", **{name: value for name, value in environ.items() if name != CLUSTER or value}}
 
 
 def _disks(env: Mapping[str, str]) -> DiskSettings:
@@ -280,7 +296,7 @@ _KUBERNETES_NAMES = {
     "access": "GPU_DEV_KUBE_ACCESS",
     "kubeconfig": "KUBECONFIG",
     "context": "GPU_DEV_KUBE_CONTEXT",
-    "eks_cluster_name": "EKS_CLUSTER_NAME",
+    "eks_cluster_name": _EKS_CLUSTER_NAME,
     "efs_file_system_id": "EFS_FILE_SYSTEM_ID",
     "efs_security_group_id": "EFS_SECURITY_GROUP_ID",
     "efs_subnet_ids": "EFS_SUBNET_IDS",
@@ -290,7 +306,7 @@ _KUBERNETES_NAMES = {
 
 def _kubernetes(env: Mapping[str, str]) -> KubernetesSettings:
     settings = read_section(env, KubernetesSettings(), "GPU_DEV_", _KUBERNETES_NAMES)
-    driver, label = _DISK_DRIVERS.get(env.get("GPU_DEV_CLOUD", ""), ("", ""))
+    driver, label = _DISK_DRIVERS.get(_chosen_cloud(env), ("", ""))
     return replace(
         settings,
         disk_driver=settings.disk_driver or driver,

@@ -133,7 +133,9 @@ class ContentsView:
 class SnapshotView:
     snapshot_id: str
     created_at: datetime
-    why: str = field(metadata=_doc("asked, end of reservation, scheduled, before restore, before move or for clone"))
+    why: str = field(
+        metadata=_doc("asked, end of reservation, scheduled, before restore, before move, for clone or imported")
+    )
     status: str = field(metadata=_doc("beginning, pending, completed or lost"))
     usable: bool = field(metadata=_doc("Whether it can be restored and cloned"))
     size_gb: int | None
@@ -167,8 +169,8 @@ class DiskView:
     disk_name: str
     state: str = field(
         metadata=_doc(
-            "free, in use, busy (see `operation`), deleted or failed (it could not be created, "
-            "and is shown for some days; see `operation`)"
+            "free, in use, busy (see `operation`), deleted, missing (the cloud no longer has its volume; a snapshot "
+            "can be restored) or failed (it could not be created, and is shown for some days; see `operation`)"
         )
     )
     size_gb: int | None = field(metadata=_doc("null: created at first use"))
@@ -183,6 +185,9 @@ class DiskView:
     last_snapshot_at: datetime | None
     is_backing_up: bool = field(metadata=_doc("A snapshot is not complete yet"))
     volume_id: str | None = field(metadata=_doc("The cloud's id of its volume"))
+    volume_missing_since: datetime | None = field(
+        default=None, metadata=_doc("When the cloud first lacked its volume; null: it is there, or was never created")
+    )
     zone: str | None
     operation: OperationView | None = field(metadata=_doc("The running operation, else the last one"))
 

@@ -42,6 +42,18 @@ def test_disks_are_listed_with_how_each_is(cli: Cli, api: FakeApi) -> None:
     assert [disk["disk_name"] for disk in answer["disks"]] == ["data", "busy"]
 
 
+def test_a_disk_whose_volume_is_gone_and_one_that_others_use_say_so(cli: Cli, api: FakeApi) -> None:
+    since = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    api.disks.add("lost", state="missing", volume_id="vol-1", volume_missing_since=since, snapshot_count=2)
+    api.disks.add("lent", state="in use", in_use=True)
+    _, lent, lost = sorted(cli.run("disk", "list").stdout.splitlines())
+    assert lost.split()[:2] == ["lost", "missing"]
+    assert "volume vol-1 no longer exists since 2026-01-02" in lost
+    assert lost.endswith("; its snapshots can be restored")
+    assert lent.endswith("attached outside gpu-dev")
+    assert "missing" in cli.run("disk", "show", "lost").stdout
+
+
 def test_one_is_shown_with_snapshots_history_and_contents(cli: Cli, api: FakeApi) -> None:
     snapshot = make_snapshot(is_current=True)
     api.disks.add(

@@ -204,3 +204,54 @@ async def test_expire_says_what_it_did(operator: Operator, stores: Stores) -> No
     assert (done.json["acted"], done.json["changes"], done.json["sent_again"]) == (True, [], [])
     async with PostgresReconcileLocks(stores.pool).hold(ReconcilePass.EXPIRY, wait=True):
         assert "already running" in (await operator.run("expire", "--scheduled")).out
+
+
+async def test_the_variables_of_the_cluster_alone_never_put_this_machine_into_the_catalogue(
+    operator: Operator, stores: Stores, tmp_path: Path
+) -> None:
+    """As the updater's own description runs it: no setting of ours beside the database and the cluster's name."""
+    environment = {n: v for n, v in operator.environment.items() if n not in ("GPU_DEV_NODES_FILE", "GPU_DEV_CLOUD")}
+    before = await stores.catalogue.catalogue()
+    numbers = await stores.catalogue.availability()
+    eks = Operator({**environment, "EKS_CLUSTER_NAME": "pytorch-gpu-dev-cluster"})
+    bare = Operator(environment)
+    for command in (("reconcile", "all", "--dry-run"), ("reconcile", "all"), ("expire", "--dry-run")):
+        for somebody in (eks, bare):
+            done = await somebody.run(*command)
+            assert done.code == 1, done.out
+            assert await stores.catalogue.catalogue() == before
+            assert await stores.catalogue.availability() == numbers
+    assert "disks: aws_volumes=0" in (await eks.run("reconcile", "all")).out, "the other phase goes on"
+    assert "EKS cluster pytorch-gpu-dev-cluster" in (await eks.run("reconcile", "availability")).err
+    assert "GPU_DEV_CLUSTER=kubernetes" in (await bare.run("reconcile", "availability", "--dry-run")).err
+
+
+async def test_a_machine_that_is_described_is_reconciled_without_describing_it_again(
+    operator: Operator, stores: Stores
+) -> None:
+    before = await stores.catalogue.catalogue()
+    assert (await operator.run("reconcile", "availability")).code == 0
+    assert (await columns(stores))["total_cluster_gpus"] == 8
+    assert await stores.catalogue.catalogue() == before
+
+
+async def test_every_failing_run_has_a_line_with_error(operator: Operator, stub: AwsStub) -> None:
+    """What operators search the logs of the CronJobs for."""
+    give(stub, disk="ä" * 5)
+    stub.faults.append(Fault(Cut()))
+    cut = await operator.run("reconcile", "disks")
+    assert (cut.code, _lines_with_error(cut.err)) == (1, 1)
+    stub.faults.clear()
+    late = await operator.run("reconcile", "disks", "--deadline", "0.001")
+    assert (late.code, _lines_with_error(late.err)) == (1, 1)
+    nowhere = {**operator.environment, "POSTGRES_HOST": "127.0.0.1", "POSTGRES_PORT": "9"}
+    for command in (("reconcile", "all"), ("expire",)):
+        done = await Operator(nowhere).run(*command)
+        assert (done.code, _lines_with_error(done.err)) == (1, 1), done.err
+    unset = await Operator({**operator.environment, "GPU_DEV_CLOUD": "azure"}).run("reconcile", "all")
+    assert (unset.code, _lines_with_error(unset.err)) == (1, 1)
+    assert _lines_with_error((await operator.run("reconcile", "availability")).err) == 0
+
+
+def _lines_with_error(text: str) -> int:
+    return sum("ERROR" in line for line in text.splitlines())

@@ -6,6 +6,7 @@ from uuid import uuid4
 from gpudev.adapters.postgres.stores import Stores
 from gpudev.ports.cloud import SnapshotState
 from gpudev.workflows.disks.reconcile_disks import DiskReconciliation
+from support.clock import ManualClock
 from support.disks.disk_queries import disk_history
 from support.disks.disk_rows import add, all_rows, counts
 from support.paper_cloud import BEGINNING, PaperCloud
@@ -31,18 +32,19 @@ async def test_rule_1_a_volume_that_is_not_recorded_is_imported(
     user = await stores.users.find_user("ada")
     assert user is not None
     assert (row["user_id"], user.is_active) == (user.user_id, True)
-    (event,) = await disk_history(stores, row["disk_id"])
+    event, snapshots = await disk_history(stores, row["disk_id"])
     assert (event["kind"], event["changes"]["size_gb"]) == ("imported", [None, 250])
+    assert snapshots["message"] == "imported 2 snapshots of volume vol-1: snap-1, snap-2"
 
 
 async def test_rule_2a_an_active_record_whose_volume_is_gone_is_kept_and_set_free(
-    stores: Stores, reconciling: DiskReconciliation
+    stores: Stores, reconciling: DiskReconciliation, clock: ManualClock
 ) -> None:
     gone = await add(stores, ebs_volume_id="vol-1", size_gb=100, in_use=True, reservation_id=str(uuid4()))
     (before,) = await all_rows(stores)
     report = await reconciling.run()
     (after,) = await all_rows(stores)
-    assert after == {**before, "in_use": False, "reservation_id": None}
+    assert after == {**before, "in_use": False, "reservation_id": None, "volume_missing_since": clock.now()}
     assert counts(report) == {"db_records": 1, "updated": 1, "orphaned_db_active": 1}
     assert after["disk_id"] == gone
 
@@ -89,8 +91,8 @@ async def test_rule_3_what_is_in_both_follows_the_cloud_and_what_is_ours_stays(
         "last_snapshot_at": BEGINNING + timedelta(days=8),
     }
     assert counts(report) == {"aws_volumes": 1, "db_records": 1, "updated": 1}
-    (event,) = await disk_history(stores, disk_id)  # type: ignore[arg-type]
-    assert event["kind"] == "reconciled"
+    event, snapshots = await disk_history(stores, disk_id)  # type: ignore[arg-type]
+    assert (event["kind"], snapshots["kind"]) == ("reconciled", "imported")
     assert event["changes"]["size_gb"] == [100, 200]
     assert event["changes"]["ebs_volume_id"] == [None, "vol-1"]
     assert "in_use" not in event["changes"]
@@ -129,12 +131,12 @@ async def test_the_eight_statistics(stores: Stores, cloud: PaperCloud, reconcili
     cloud.volume("vol-same", disk="same")
     cloud.volume("vol-grown", disk="grown", size_gb=300)
     cloud.volume("vol-new", disk="new")
-    cloud.volume("vol-odd", disk="Not A Name")
+    cloud.volume("vol-odd", owner="not a user")
     assert counts(await reconciling.run()) == {
         "aws_volumes": 4,
         "db_records": 4,
         "synced": 1,
-        "updated": 1,
+        "updated": 2,
         "created": 1,
         "errors": 1,
         "orphaned_db_active": 1,

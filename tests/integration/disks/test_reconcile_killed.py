@@ -61,7 +61,7 @@ async def _scene(stores: Stores, cloud: PaperCloud) -> None:
     cloud.volume("vol-4", "ghost", "lost")
     cloud.volume("vol-5", "ghost", "lost", day=3)
     cloud.volume("vol-6", "bob", "new")
-    cloud.volume("vol-7", "bob", "Not A Name")
+    cloud.volume("vol-7", "not a user", "new")
     cloud.snapshot("snap-1", "vol-4")
 
 
@@ -78,7 +78,7 @@ async def _state(stores: Stores) -> tuple[list[Any], list[Any], list[Any]]:
         events = await connection.fetch(
             """
             SELECT u.username, d.disk_name, e.kind, e.message, e.changes FROM disk_events e
-            JOIN disks d USING (disk_id) JOIN api_users u USING (user_id) ORDER BY 1, 2, 3
+            JOIN disks d USING (disk_id) JOIN api_users u USING (user_id) ORDER BY 1, 2, 3, 4
             """
         )
         users = await connection.fetch("SELECT username, is_active FROM api_users ORDER BY 1")

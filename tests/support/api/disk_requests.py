@@ -107,7 +107,7 @@ async def names(client: httpx2.AsyncClient, query: str = "") -> list[str]:
     return [disk["disk_name"] for disk in (await client.get(f"/v1/disks{query}")).json()["disks"]]
 
 
-def make_machine(api: Api) -> Machine:
+def make_machine(api: Api, settings: DiskSettings | None = None) -> Machine:
     cloud = MemoryCloud(api.world.clock)
-    actor = DiskOperations(api.world.stores.disk_operations, cloud, api.world.clock, DiskSettings())
+    actor = DiskOperations(api.world.stores.disk_operations, cloud, api.world.clock, settings or DiskSettings())
     return Machine(api, actor, cloud)

@@ -17,6 +17,7 @@ from support.paper_cloud import BEGINNING, PaperCloud
 
 NAMES = ("work", "data")
 USERS = ("ada", "bob", "ghost")
+NOW = BEGINNING + timedelta(days=30)
 VOLUME_IDS = ("vol-1", "vol-2", "vol-3", "vol-4")
 
 
@@ -26,7 +27,9 @@ def volumes(draw: st.DrawFn) -> list[Volume]:
     for volume_id in draw(st.lists(st.sampled_from(VOLUME_IDS), unique=True)):
         tags = {
             "gpu-dev-user": draw(st.sampled_from((*USERS, "", "not a name"))),
-            draw(st.sampled_from(("disk-name", "disk_name", "other"))): draw(st.sampled_from((*NAMES, "", "No Name"))),
+            draw(st.sampled_from(("disk-name", "disk_name", "other"))): draw(
+                st.sampled_from((*NAMES, "", "No Name", "Work"))
+            ),
         }
         if draw(st.integers(0, 3)) == 0:
             tags[DISK_ID_TAG] = str(UUID(int=draw(st.integers(1, 4))))
@@ -108,11 +111,11 @@ def applied(plan: DiskReconcilePlan, before: Sequence[DiskRecord]) -> list[DiskR
 def test_whatever_there_is_one_pass_is_enough_and_nothing_is_lost_or_handed_over(
     there: list[Volume], taken: list[Snapshot] | None, known: list[DiskRecord]
 ) -> None:
-    plan = plan_disk_writes(there, taken, known)
+    plan = plan_disk_writes(there, taken, known, NOW)
     after = applied(plan, known)
     by_id = {record.disk_id: record for record in known}
     owners = {volume.volume_id: volume.owner for volume in there}
-    assert plan_disk_writes(there, taken, after).writes == [], "a second pass finds nothing to do"
+    assert plan_disk_writes(there, taken, after, NOW).writes == [], "a second pass finds nothing to do"
     assert len(after) >= len(known), "no record goes"
     living = [(record.username, record.disk_name) for record in after if not record.is_deleted]
     assert len(living) == len(set(living)), "one living disk for each name of a user"
@@ -136,10 +139,10 @@ def test_of_several_volumes_called_like_a_deleted_disk_it_gets_the_oldest_and_th
     tags = {"gpu-dev-user": "ada", "disk-name": "work"}
     there = [Volume(volume_id, 10, BEGINNING, None, (), tags) for volume_id in VOLUME_IDS]
     known = [DiskRecord(DiskId(UUID(int=1)), UserId(0), "ada", "work", BEGINNING, is_deleted=True, mark=1)]
-    plan = plan_disk_writes(there, None, known)
+    plan = plan_disk_writes(there, None, known, NOW)
     assert [(one.volume_id, one.is_deleted) for one in applied(plan, known)] == [("vol-1", True), ("vol-2", False)]
     assert [(one.linked, one.others) for one in plan.duplicates] == [("vol-2", ("vol-3", "vol-4"))]
-    assert plan_disk_writes(there, None, applied(plan, known)).writes == []
+    assert plan_disk_writes(there, None, applied(plan, known), NOW).writes == []
 
 
 @settings(max_examples=100, deadline=None)
@@ -147,7 +150,7 @@ def test_of_several_volumes_called_like_a_deleted_disk_it_gets_the_oldest_and_th
 def test_every_volume_is_linked_imported_or_reported(
     there: list[Volume], taken: list[Snapshot], known: list[DiskRecord]
 ) -> None:
-    plan = plan_disk_writes(there, taken, known)
+    plan = plan_disk_writes(there, taken, known, NOW)
     accounted = {record.volume_id for record in known}
     accounted |= {one.volume_id for one in plan.skipped} | {other for one in plan.duplicates for other in one.others}
     accounted |= {write.fields["ebs_volume_id"] for write in plan.writes if isinstance(write, ImportDisk)}

@@ -1,5 +1,6 @@
 """Disk names, and the names with a special meaning."""
 
+import hashlib
 import re
 
 from gpudev.domain.errors import Invalid
@@ -9,12 +10,32 @@ DEFAULT_DISK = "default"
 NO_DISK = "none"
 """As a disk name: scratch space, lost at release."""
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
+_LONGEST = 63
 
 
 def check_disk_name(name: str, field: str = "disk_name") -> str:
     if not _NAME.fullmatch(name):
         raise Invalid(f"invalid disk name {name[:80]!r} (expected 1 to 63 of a-z, 0-9 and '-')", field=field)
     return name
+
+
+def is_disk_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def map_disk_name(name: str) -> str:
+    """The disk name of a volume that is tagged with another system's: lower case, with '-' for all other characters."""
+    if is_disk_name(name):
+        return name
+    mapped = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return mapped if mapped not in ("", NO_DISK) and is_disk_name(mapped) else map_to_distinct_disk_name(name)
+
+
+def map_to_distinct_disk_name(name: str) -> str:
+    """The same with a suffix that depends on the whole name, because another volume's name is mapped to the same."""
+    mapped = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    suffix = f"-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return f"{mapped[: _LONGEST - len(suffix)] or 'disk'}{suffix}"
 
 
 def check_new_disk_name(name: str, field: str = "disk_name") -> str:

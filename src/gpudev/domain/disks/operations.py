@@ -109,6 +109,8 @@ class SnapshotReason(StrEnum):
     BEFORE_RESTORE = "before restore"
     BEFORE_MOVE = "before move"
     FOR_CLONE = "for clone"
+    IMPORTED = "imported"
+    """Taken by others of a volume that was imported. It can be restored, and is never removed automatically."""
 
 
 class VolumeStatus(StrEnum):
@@ -151,7 +153,8 @@ class DiskState:
 class SnapshotRecord:
     snapshot_id: RecordedSnapshotId
     disk_id: DiskId
-    operation_id: OperationId
+    operation_id: OperationId | None
+    """None: an imported snapshot."""
     volume_id: str
     why: SnapshotReason
     status: SnapshotStatus

@@ -30,6 +30,7 @@ from gpudev.domain.disks.operations import (
     RestoreDisk,
     SnapshotDisk,
     SnapshotDiskInUse,
+    SnapshotReason,
     SnapshotRecord,
     SnapshotStatus,
     UndeleteDisk,
@@ -189,7 +190,7 @@ class _Acceptance:
         return OperationChanges(
             self._operation(OperationKind.PURGE, disk),
             replace(disk, purge_started_at=disk.purge_started_at or self.now),
-            tuple(map(_to_be_removed, snapshots)),
+            tuple(_to_be_removed(each) for each in snapshots if each.why is not SnapshotReason.IMPORTED),
             event="the restore period is over; the disk is being purged",
         )
 

@@ -23,7 +23,8 @@ def prunable(
     now: datetime,
     settings: DiskSettings,
 ) -> list[SnapshotRecord]:
-    """One disk's snapshots that no rule keeps, oldest first."""
+    """One disk's snapshots that no rule keeps, oldest first. Only those that gpu-dev took."""
+    snapshots = [each for each in snapshots if each.why is not SnapshotReason.IMPORTED]
     completed = sorted(
         (each for each in snapshots if each.status is SnapshotStatus.COMPLETED), key=lambda each: each.created_at
     )

@@ -22,7 +22,15 @@ from gpudev.planning.disks.reconcile_disks import (
 )
 from gpudev.ports.clock import Clock
 from gpudev.ports.cloud import DISK_ID_TAG, DISK_NAME_TAGS, OWNER_TAG, CloudDisks, CloudView, Snapshot, Volume
-from gpudev.ports.disks import DiskRecords, DiskWrite, ImportDisk, UnlinkedDisks, UpdateDisk
+from gpudev.ports.disks import (
+    DiskRecord,
+    DiskRecords,
+    DiskWrite,
+    ImportDisk,
+    ImportSnapshots,
+    UnlinkedDisks,
+    UpdateDisk,
+)
 from gpudev.settings import ReconcileSettings
 
 _T = TypeVar("_T")
@@ -45,6 +53,8 @@ class DiskReconcileReport:
     skipped: list[SkippedVolume] = field(default_factory=list)
     left_alone: list[str] = field(default_factory=list)
     """Disks with a running operation, or written by another process meanwhile."""
+    without_volume: list[str] = field(default_factory=list)
+    """The disks of `orphaned_db_active`, each with the reason."""
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -74,12 +84,19 @@ class DiskReconciliation:
             return report
         if isinstance(snapshots, GpuDevError):
             _add_error(report, f"snapshots could not be listed, so what is recorded about them stays: {snapshots}")
-        plan = plan_disk_writes(volumes, None if isinstance(snapshots, GpuDevError) else snapshots, records)
+        try:
+            recorded = await self.records.list_snapshot_ids()
+        except GpuDevError as error:
+            _add_error(report, f"nothing was changed: {error}")
+            return report
+        listed = None if isinstance(snapshots, GpuDevError) else snapshots
+        plan = plan_disk_writes(volumes, listed, records, self.clock.now(), recorded)
         _copy_plan(plan, report)
+        writes = [*plan.writes, *plan.snapshots]
         if dry_run:
-            _count_writes(plan.writes, report)
+            _count_writes(writes, report)
         else:
-            await self._write(plan.writes, report)
+            await self._write(writes, report)
         return report
 
     async def find_orphans(self, prices: ReconcileSettings) -> list[OrphanedStorage]:
@@ -124,8 +141,17 @@ def _copy_plan(plan: DiskReconcilePlan, report: DiskReconcileReport) -> None:
     report.left_alone = [
         f"{each.username}/{each.disk_name}: operation {each.operation_id} is under way" for each in plan.left_alone
     ]
+    report.without_volume = list(map(_describe_missing, plan.without_volume))
     for error in plan.errors:
         _add_error(report, error)
+
+
+def _describe_missing(record: DiskRecord) -> str:
+    name = f"{record.username}/{record.disk_name}"
+    if record.volume_id is None:
+        return f"{name}: it has no volume yet"
+    since = f" since {record.volume_missing_since.isoformat()}" if record.volume_missing_since else ""
+    return f"{name}: its volume {record.volume_id} is missing{since}"
 
 
 def _count_writes(writes: Sequence[DiskWrite], report: DiskReconcileReport) -> None:
@@ -138,6 +164,9 @@ def _count_writes(writes: Sequence[DiskWrite], report: DiskReconcileReport) -> N
             case UpdateDisk():
                 report.statistics.updated += 1
                 report.changes.append(DiskChange(write.username, write.disk_name, "update", write.changes))
+            case ImportSnapshots():  # the disk's record is as it was
+                ids = {each.snapshot_id: (None, each.created_at) for each in write.snapshots}
+                report.changes.append(DiskChange(write.username, write.disk_name, "snapshots", ids))
             case _:
                 assert_never(write)
 

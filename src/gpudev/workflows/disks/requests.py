@@ -74,7 +74,7 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
         size_gb=state.size_gb,
         created_at=state.created_at,
         last_used=disk.last_used,
-        in_use=state.holder is not None,
+        in_use=state.holder is not None or (disk.is_attached and not state.is_deleted),
         reservation_id=None if state.holder is None else str(state.holder),
         is_deleted=is_deleted,
         deleted_at=state.deleted_at if is_deleted else None,
@@ -83,6 +83,7 @@ def disk_view(disk: DiskOverview, retention: timedelta) -> DiskView:
         last_snapshot_at=disk.last_snapshot_at,
         is_backing_up=disk.is_backing_up,
         volume_id=state.volume_id,
+        volume_missing_since=disk.volume_missing_since,
         zone=state.zone,
         operation=None if latest is None else operation_view(latest, state.name),
     )
@@ -153,10 +154,14 @@ def _disk_state(disk: DiskOverview) -> str:
         return "failed"
     if disk.state.is_deleted:
         return "deleted"
+    under_way = disk.latest is not None and not disk.latest.state.is_finished
+    if disk.volume_missing_since is not None and not under_way:
+        return "missing"
     if disk.state.holder is not None:
         return "in use"
-    under_way = disk.latest is not None and not disk.latest.state.is_finished
-    return "busy" if under_way else "free"
+    if under_way:
+        return "busy"
+    return "in use" if disk.is_attached else "free"
 
 
 def _restorable_until(state: DiskState, retention: timedelta) -> datetime | None:

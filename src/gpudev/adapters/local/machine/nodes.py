@@ -21,6 +21,8 @@ from gpudev.domain.errors import Invalid
 
 SIMULATED_TYPE = "h100"
 SIMULATED_GPUS = 8
+LOCAL_INSTANCE = "local"
+"""The instance type of this machine's GPU types in the catalogue."""
 _GB = 1024**3
 _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _TYPE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
@@ -99,7 +101,7 @@ def gpu_types(nodes: LocalNodes) -> list[GpuType]:
         description = known.description if known else node.gpu_type
         types[node.gpu_type] = GpuType(
             name=node.gpu_type,
-            instance_type="local",
+            instance_type=LOCAL_INSTANCE,
             max_gpus=node.gpus,
             cpus=node.cpus,
             memory_gb=max(1, node.memory // _GB),

@@ -130,7 +130,7 @@ _SEQUENCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _FUNCTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {PROCESSOR: ("enable_queue_notifications()",), RECONCILER: ("enable_queue_notifications()",)}
+    dict.fromkeys((PROCESSOR, RECONCILER), ("enable_queue_notifications()", "ensure_volume_owner(text)"))
 )
 
 

@@ -32,7 +32,8 @@ INSERT_DISK = """
 UPDATE_DISK = """
     UPDATE disks d
     SET disk_name = $3, size_gb = $4, ebs_volume_id = $5, zone = $6, saved_as = $7, is_deleted = $8, deleted_at = $9,
-        purge_started_at = $10, purged_at = $11, latest_snapshot_content_s3 = $12
+        purge_started_at = $10, purged_at = $11, latest_snapshot_content_s3 = $12,
+        volume_missing_since = CASE WHEN d.ebs_volume_id = $5::varchar THEN d.volume_missing_since END
     WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
     RETURNING d.disk_id
 """

@@ -141,8 +141,9 @@ class PostgresDiskOperations:
         async with self._pool.acquire() as connection:
             rows = await connection.fetch(
                 """
-                SELECT s.* FROM disk_snapshots s JOIN disk_operations o USING (operation_id)
-                WHERE s.status = 'pending' AND o.finished_at IS NOT NULL ORDER BY s.created_at LIMIT $1
+                SELECT s.* FROM disk_snapshots s LEFT JOIN disk_operations o USING (operation_id)
+                WHERE s.status = 'pending' AND (o.finished_at IS NOT NULL OR s.operation_id IS NULL)
+                ORDER BY s.created_at LIMIT $1
                 """,
                 limit,
             )

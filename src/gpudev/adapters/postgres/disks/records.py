@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, assert_never
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 import asyncpg
 
 from gpudev.adapters.postgres.database.pool import Connection, Pool, from_row
 from gpudev.adapters.postgres.disks import disk_rows
-from gpudev.domain.disks.operations import DiskState
+from gpudev.domain.disks.operations import DiskState, SnapshotReason, SnapshotStatus
 from gpudev.domain.ids import UserId, new_disk_id
-from gpudev.ports.cloud import Volume
-from gpudev.ports.disks import DiskRecord, DiskWrite, DiskWriteResult, ImportDisk, UpdateDisk
+from gpudev.ports.cloud import Snapshot, SnapshotState, Volume
+from gpudev.ports.disks import DiskRecord, DiskWrite, DiskWriteResult, ImportDisk, ImportSnapshots, UpdateDisk
 
 _BATCH_SIZE = 200
 
@@ -39,9 +39,10 @@ _SELECT_RECORDED_CLOUD_IDS = """
 # The only columns that the reconciler may set.
 _UPDATE_DISK = """
     UPDATE disks d
-    SET (ebs_volume_id, zone, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at)
+    SET (ebs_volume_id, zone, size_gb, in_use, reservation_id, snapshot_count, is_backing_up, last_snapshot_at,
+         volume_missing_since)
       = (SELECT n.ebs_volume_id, n.zone, n.size_gb, n.in_use, n.reservation_id, n.snapshot_count, n.is_backing_up,
-                n.last_snapshot_at
+                n.last_snapshot_at, n.volume_missing_since
          FROM jsonb_populate_record(d, $3) n)
     WHERE d.disk_id = $1 AND d.xmin::text::bigint = $2
     RETURNING d.disk_id
@@ -56,6 +57,7 @@ _RECONCILED_COLUMNS = frozenset(
         "snapshot_count",
         "is_backing_up",
         "last_snapshot_at",
+        "volume_missing_since",
     }
 )
 _IMPORT_DISK = """
@@ -64,6 +66,14 @@ _IMPORT_DISK = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
     ON CONFLICT DO NOTHING RETURNING disk_id
 """
+# Nothing if the snapshot is recorded by now, also as another disk's.
+_IMPORT_SNAPSHOT = """
+    INSERT INTO disk_snapshots (snapshot_id, disk_id, volume_id, why, status, created_at, cloud_id, size_gb)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT DO NOTHING RETURNING cloud_id
+"""
+_SNAPSHOT_NAMESPACE = UUID("0f5d3f0e-7c0c-4f6e-9f0b-6f6f7a1c2d84")
+"""Namespace of the ids of imported snapshots."""
 
 
 class PostgresDiskRecords:
@@ -77,6 +87,11 @@ class PostgresDiskRecords:
     async def list_owned_ids(self) -> AbstractSet[str]:
         async with self._pool.acquire() as connection:
             return {row["cloud_id"] for row in await connection.fetch(_SELECT_RECORDED_CLOUD_IDS)}
+
+    async def list_snapshot_ids(self) -> AbstractSet[str]:
+        async with self._pool.acquire() as connection:
+            rows = await connection.fetch("SELECT snapshot_id::text, cloud_id FROM disk_snapshots")
+        return {each for row in rows for each in row.values() if each is not None}
 
     async def write_records(self, writes: Sequence[DiskWrite], *, now: datetime, by: str) -> DiskWriteResult:
         """Many in one transaction. If the database rejects one, each is written separately, so that one does not stop
@@ -112,6 +127,8 @@ async def _apply_write(connection: Connection, write: DiskWrite, now: datetime, 
             return await _import_disk(connection, write, now, by)
         case UpdateDisk():
             return await _update_disk(connection, write, now, by)
+        case ImportSnapshots():
+            return await _import_snapshots(connection, write.disk_id, write.snapshots, now, by)
         case _:
             assert_never(write)
 
@@ -135,23 +152,44 @@ async def _import_disk(connection: Connection, write: ImportDisk, now: datetime,
     )
     if disk_id is None:  # a request has created it; the next pass links the two
         return False
+    called = f", called {write.tagged_name!r} in its tag" if write.tagged_name is not None else ""
     owner = "; created an inactive user of that name" if is_new_user else ""
-    message = f"imported volume {fields['ebs_volume_id']} of {write.username}{owner}"
+    message = f"imported volume {fields['ebs_volume_id']} of {write.username}{called}{owner}"
     new = {column: (None, value) for column, value in fields.items()}
     await _insert_event(connection, disk_id, at=now, kind="imported", message=message, by=by, changes=new)
+    await _import_snapshots(connection, disk_id, write.snapshots, now, by)
     return True
 
 
 async def _ensure_owner(connection: Connection, username: str) -> tuple[UserId, bool]:
-    """A tag contains a name and proves nothing, so a user who is created here is inactive."""
-    created = await connection.fetchval(
-        "INSERT INTO api_users (username, is_active) VALUES ($1, false) ON CONFLICT DO NOTHING RETURNING user_id",
-        username,
-    )
-    if created is not None:
-        return UserId(created), True
-    found = await connection.fetchval("SELECT user_id FROM api_users WHERE username = $1", username)
-    return UserId(found), False
+    owner = await connection.fetchrow("SELECT owner_id, is_new FROM ensure_volume_owner($1)", username)
+    assert owner is not None  # the function returns one row
+    return UserId(owner["owner_id"]), owner["is_new"]
+
+
+async def _import_snapshots(
+    connection: Connection, disk_id: UUID, snapshots: Sequence[Snapshot], now: datetime, by: str
+) -> bool:
+    imported = []
+    for each in snapshots:
+        is_pending = each.state is SnapshotState.PENDING
+        is_new = await connection.fetchval(
+            _IMPORT_SNAPSHOT,
+            uuid5(_SNAPSHOT_NAMESPACE, each.snapshot_id),
+            disk_id,
+            each.volume_id,
+            SnapshotReason.IMPORTED,
+            SnapshotStatus.PENDING if is_pending else SnapshotStatus.COMPLETED,
+            each.created_at,
+            each.snapshot_id,
+            each.size_gb,
+        )
+        if is_new is not None:
+            imported.append(each.snapshot_id)
+    if imported:
+        message = f"imported {len(imported)} snapshots of volume {snapshots[0].volume_id}: {', '.join(imported)}"
+        await _insert_event(connection, disk_id, at=now, kind="imported", message=message, by=by, changes={})
+    return bool(imported)
 
 
 async def _update_disk(connection: Connection, write: UpdateDisk, now: datetime, by: str) -> bool:

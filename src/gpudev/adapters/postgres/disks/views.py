@@ -92,6 +92,8 @@ class PostgresDiskViews:
                 last_snapshot_at=count["newest"] if count else None,
                 is_backing_up=count["is_backing_up"] if count else False,
                 latest=disk_rows.operation_from_row(last) if (last := latest.get(row["disk_id"])) else None,
+                is_attached=row["in_use"],
+                volume_missing_since=row["volume_missing_since"],
             )
             for row in disks
         ]

@@ -5,7 +5,14 @@ from datetime import datetime
 from gpudev.cli.formatting import local_time, short_id
 from gpudev.wire.disks import ContentsView, DiskView, OperationView, SnapshotView
 
-_COLOURS = {"free": "green", "in use": "cyan", "busy": "yellow", "deleted": "dim", "failed": "red"}
+_COLOURS = {
+    "free": "green",
+    "in use": "cyan",
+    "busy": "yellow",
+    "deleted": "dim",
+    "failed": "red",
+    "missing": "red",
+}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -39,6 +46,10 @@ def disk_situation(disk: DiskView, now: datetime) -> str:
         return (
             f"id {short_id(disk.disk_id)}, {f'restorable until {local_time(until, now)}' if until else 'being removed'}"
         )
+    if disk.state == "missing":
+        since = f" since {local_time(disk.volume_missing_since, now)}" if disk.volume_missing_since else ""
+        restorable = "; its snapshots can be restored" if disk.snapshot_count else ""
+        return f"volume {disk.volume_id} no longer exists{since}{restorable}"
     if disk.reservation_id is not None:
         return f"in use by reservation {short_id(disk.reservation_id)}"
     if operation is not None and operation.state in ("waiting", "running"):
@@ -47,7 +58,7 @@ def disk_situation(disk: DiskView, now: datetime) -> str:
         kind = operation.kind.replace("_", " ")
         what = "creation failed" if disk.state == "failed" else f"the last {kind} failed"
         return f"{what}: {operation.error or 'unknown reason'}"
-    return ""
+    return "attached outside gpu-dev" if disk.in_use else ""
 
 
 def operation_progress(operation: OperationView) -> str:
