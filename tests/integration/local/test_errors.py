@@ -1,10 +1,12 @@
 """What the local cluster says when it cannot work."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from gpudev.adapters.local.cluster import LocalCluster
+from gpudev.adapters.local.servers.state_folder import ServerFolder, ServerRecord
 from gpudev.domain.errors import ClusterError, Unavailable
 from gpudev.domain.ids import new_reservation_id
 from gpudev.ports.clock import SystemClock
@@ -34,3 +36,19 @@ async def test_an_address_that_is_not_ours_is_refused_and_leaves_no_process(worl
     await world.cluster.start()
     with pytest.raises(ClusterError, match=r"192\.0\.2\.1"):
         await world.cluster.ensure_server(world.spec())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "expected"), [(errno.ENOSPC, Unavailable), (errno.EIO, ClusterError)])
+async def test_a_launch_on_a_full_disk_is_no_failure_of_the_reservation(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    def refuse(_folder: ServerFolder, _record: ServerRecord) -> None:
+        raise OSError(number, "refused")
+
+    spec = world.spec()
+    with monkeypatch.context() as full:
+        full.setattr(ServerFolder, "write_record", refuse)
+        with pytest.raises(expected, match="refused"):
+            await world.cluster.ensure_server(spec)
+    await world.ready(spec)

@@ -8,6 +8,7 @@ work on macOS too, but is not tested there.
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -55,6 +56,8 @@ log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _STOP_TIMEOUT_S = 5.0
 _SPARE_LISTENERS = 4
+_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+"""Another time there may be enough: it is no failure of the dev server."""
 _MESSAGE_VALID_FOR = timedelta(minutes=15)
 _RESERVATION_VARIABLE = "GPU_DEV_RESERVATION_ID"
 _EARLIER_RUN_NOT_ENDED = "processes of the dev server's earlier run have not ended yet"
@@ -291,7 +294,7 @@ class LocalCluster:
             await self._stop_server(server)
             self._changes.notify()
             if isinstance(error, OSError):
-                raise ClusterError(server.failure) from error
+                raise (Unavailable if error.errno in _SHORTAGES else ClusterError)(server.failure) from error
             raise
         server.preparation_step = None
         self._changes.notify()
