@@ -81,7 +81,8 @@ def unit_text(
     lines = [
         "[Unit]",
         "Description=gpu-dev: GPU dev servers on this machine",
-        "After=network.target",
+        # A user's units cannot refer to it. Root's sets up networks, and may listen on an address of the machine.
+        *(("Wants=network-online.target", "After=network-online.target") if as_root else ("After=network.target",)),
         "",
         "[Service]",
         *(f"Environment={_quoted(f'{variable}={value}')}" for variable, value in environment.items()),

@@ -31,6 +31,12 @@ def test_root_s_unit_starts_at_boot_and_a_user_s_with_the_user_s_services() -> N
     assert "WantedBy=default.target" in unit(as_root=False).splitlines()
 
 
+def test_root_s_unit_waits_for_the_network_that_dev_servers_are_joined_to() -> None:
+    """Before that there may be neither routes nor name servers, nor the address to listen on."""
+    assert {"Wants=network-online.target", "After=network-online.target"} <= set(unit(as_root=True).splitlines())
+    assert "network-online" not in unit(as_root=False)
+
+
 def test_what_systemd_would_read_as_its_own_is_quoted() -> None:
     text = unit(home='/srv/50% "off"', nodes_file=Path("/etc/$nodes.toml"))
     assert 'Environment="GPU_DEV_HOME=/srv/50%% \\"off\\""' in text.splitlines()
