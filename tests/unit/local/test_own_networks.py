@@ -1,5 +1,6 @@
 """Names, addresses, name servers and firewall rules of the dev servers' own networks."""
 
+import asyncio
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpudev.adapters.local.network import dns_relay
 from gpudev.adapters.local.network.plan import (
     INTERFACE_PREFIX,
     NameServers,
@@ -86,8 +88,10 @@ def test_a_range_of_the_operators_is_used_and_no_other() -> None:
         ("nameserver 192.0.2.7\n", "", NameServers(relay_to=("192.0.2.7",))),
         ("nameserver ::1\nnameserver 192.0.2.53\n", "", NameServers(replacement="nameserver 192.0.2.53\n")),
         ("", "", NameServers(relay_to=("127.0.0.1",))),
+        ("nameserver 169.254.169.254\n", "", NameServers(relay_to=("169.254.169.254",))),
+        (RESOLVED_STUB, "nameserver 168.63.129.16\n", NameServers(relay_to=("127.0.0.53",))),
     ],
-    ids=["real", "systemd", "local", "only-ipv6", "the-host-itself", "mixed", "none"],
+    ids=["real", "systemd", "local", "only-ipv6", "the-host-itself", "mixed", "none", "google-cloud", "azure"],
 )
 def test_name_servers_are_those_that_can_be_reached_from_inside(
     host_file: str, systemd_file: str, expected: NameServers
@@ -103,6 +107,27 @@ def test_search_domains_and_options_of_the_host_hold_inside_too() -> None:
     chosen = choose_name_servers(RESOLVED_STUB, "", frozenset())
     assert chosen.file_inside(gateway, RESOLVED_STUB) == (f"nameserver {gateway}\noptions edns0\nsearch lab.example\n")
     assert NameServers().file_inside(gateway, RESOLVED_STUB) is None
+
+
+async def test_one_dev_server_cannot_keep_the_relay_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[bytes] = []
+
+    async def ask(_: str, query: bytes) -> bytes:
+        answered.append(query)
+        return query
+
+    now = 1000.0
+    monkeypatch.setattr(dns_relay, "_ask", ask)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    endpoint = dns_relay._Endpoint(("127.0.0.1",))
+    for _ in range(2000):
+        endpoint.datagram_received(bytes(12), ("100.64.0.2", 5353))
+        await asyncio.gather(*endpoint._tasks)
+    assert len(answered) == 300
+    now += 1
+    endpoint.datagram_received(bytes(12), ("100.64.0.2", 5353))
+    await asyncio.gather(*endpoint._tasks)
+    assert len(answered) == 301
 
 
 def test_rules_name_the_uplinks_only_where_we_enabled_forwarding() -> None:

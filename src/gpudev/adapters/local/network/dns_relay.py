@@ -15,6 +15,8 @@ _ANSWER_TIMEOUT_S = 3.0
 _IDLE_TIMEOUT_S = 10.0
 _MAX_QUERIES = 200
 """At once, for each dev server."""
+_MAX_QUERIES_PER_SECOND = 300
+"""For each dev server. The relay runs in the processor, which plans for everybody."""
 _MAX_CONNECTIONS = 20
 _MIN_MESSAGE_BYTES = 12
 _CHUNK_BYTES = 65_536
@@ -30,7 +32,7 @@ class DnsRelay:
         """Serve on the gateway of a network. A network with the same number later is served, too."""
         if gateway not in self._endpoints:
             endpoint = self._endpoints[gateway] = _Endpoint(self._upstreams)
-            task = asyncio.create_task(endpoint.start(gateway))
+            task = asyncio.create_task(self._start(endpoint, gateway))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
@@ -40,6 +42,14 @@ class DnsRelay:
             await endpoint.close()
         self._endpoints.clear()
 
+    async def _start(self, endpoint: "_Endpoint", gateway: IPv4Address) -> None:
+        try:
+            await endpoint.start(gateway)
+        except OSError as error:
+            log.warning("dns_relay.failed", address=str(gateway), error=str(error))
+            await endpoint.close()
+            del self._endpoints[gateway]  # its interface may be gone: the next network there is served again
+
 
 class _Endpoint(asyncio.DatagramProtocol):
     """The relay of one network."""
@@ -47,36 +57,40 @@ class _Endpoint(asyncio.DatagramProtocol):
     def __init__(self, upstreams: tuple[str, ...]) -> None:
         self._upstreams = upstreams
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections = 0
+        self._connections: set[asyncio.Task[None] | None] = set()
+        self._second, self._asked = 0, 0
         self._server: asyncio.Server | None = None
         self._transport: asyncio.DatagramTransport | None = None
 
     async def start(self, gateway: IPv4Address) -> None:
+        """Raises OSError."""
         address = (str(gateway), DNS_PORT)
-        try:
-            self._transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-                lambda: self, local_addr=address
-            )
-            self._server = await asyncio.start_server(self._serve_connection, *address)
-        except OSError as error:
-            log.warning("dns_relay.failed", address=str(gateway), error=str(error))
+        self._transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, local_addr=address)
+        self._server = await asyncio.start_server(self._serve_connection, *address)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._transport is not None:
             self._transport.close()
         if self._server is not None:
             self._server.close()
-            await self._server.wait_closed()
+        running = [task for task in (*self._tasks, *self._connections) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        if len(data) < _MIN_MESSAGE_BYTES or len(self._tasks) >= _MAX_QUERIES:
+        if len(data) < _MIN_MESSAGE_BYTES or len(self._tasks) >= _MAX_QUERIES or self._asks_too_often():
             return  # whoever asks, asks again
         task = asyncio.create_task(self._answer(data, addr))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _asks_too_often(self) -> bool:
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self._second, self._asked = second, 0
+        self._asked += 1
+        return self._asked > _MAX_QUERIES_PER_SECOND
 
     async def _answer(self, query: bytes, client: tuple[str, int]) -> None:
         for upstream in self._upstreams:
@@ -87,12 +101,13 @@ class _Endpoint(asyncio.DatagramProtocol):
                 return
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        task = asyncio.current_task()
+        self._connections.add(task)
         try:
-            if self._connections <= _MAX_CONNECTIONS:
+            if len(self._connections) <= _MAX_CONNECTIONS:
                 await self._pass_on(reader, writer)
         finally:
-            self._connections -= 1
+            self._connections.discard(task)
             writer.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

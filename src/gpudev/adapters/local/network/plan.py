@@ -11,6 +11,8 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from pathlib import Path
 
+from gpudev.domain.addresses import is_metadata_address
+
 INTERFACE_PREFIX = "gd-"
 """Of all instances on a machine: none of them lets another's dev servers through to its own."""
 INSIDE_INTERFACE = "eth0"
@@ -152,9 +154,12 @@ def _without_name_servers(host_file: str) -> str:
 
 
 def _is_reachable(server: str, own_addresses: frozenset[str]) -> bool:
-    """Whether NAT leads there. Inside there is no IPv6 but on loopback."""
+    """Whether NAT leads there. Inside there is no IPv6 but on loopback, and some clouds answer for names at their
+    metadata address, which is closed."""
     try:
         address = ip_address(server)
     except ValueError:
         return False
-    return isinstance(address, IPv4Address) and not address.is_loopback and server not in own_addresses
+    if not isinstance(address, IPv4Address) or is_metadata_address(address):
+        return False
+    return not address.is_loopback and server not in own_addresses
