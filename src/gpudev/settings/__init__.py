@@ -104,7 +104,7 @@ class Settings:
     """Local mode: own (each dev server has its own network), shared (all use the machine's), or auto (own where that
     works)."""
     network_range: str = ""
-    """Local mode: the range of addresses for own networks, like 10.77.0.0/16. None: a private range that is free."""
+    """Local mode: the range of addresses for own networks, like 10.77.0.0/16. Empty: a private range that is free."""
     listen: str = ""
     """ADDRESS:PORT of the API's TLS listener for other machines. Empty: no listener."""
     tls_cert: Path | None = None

@@ -10,7 +10,8 @@ import struct
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ pytestmark = [
     pytest.mark.skipif(not IS_ROOT, reason="only root can set up networks"),
     pytest.mark.skipif(not firewall.installed_firewalls(), reason="neither nft nor iptables is installed"),
 ]
+NOBODY = 65534
 FIREWALLS = {found.name: found for found in firewall.installed_firewalls()}
 
 
@@ -98,6 +100,45 @@ def test_the_outside_is_reached_and_neither_host_nor_neighbour(networks: OwnNetw
         with listening("0.0.0.0") as host:
             for name in ("127.0.0.1", str(alice.gateway), str(bob.gateway), address_of_host()):
                 assert not reaches(alice, (name, host[1])), name
+
+
+def test_ports_of_the_machine_that_lead_to_a_container_are_not_reached(
+    networks: OwnNetworks, outside: tuple[int, str]
+) -> None:
+    namespace, address = outside
+    with (
+        contextlib.closing(networks.take()) as alice,
+        listening(address, namespace) as there,
+        published(networks, 9, there),
+    ):
+        assert reaches(alice, there)
+        assert not reaches(alice, (str(alice.gateway), 9))
+        assert not reaches(alice, (address_of_host(), 9))
+
+
+def test_the_hosts_name_server_may_be_a_container(
+    networks: OwnNetworks, outside: tuple[int, str], program: firewall.Firewall
+) -> None:
+    namespace, address = outside
+    with (
+        contextlib.closing(networks.take()) as alice,
+        listening(address, namespace) as there,
+        published(networks, DNS_PORT, there),
+    ):
+        program.apply(replace(networks._claim.firewall, has_relay=False))
+        assert not reaches(alice, (str(alice.gateway), DNS_PORT))
+        program.apply(replace(networks._claim.firewall, has_relay=True))
+        assert reaches(alice, (str(alice.gateway), DNS_PORT))
+        assert not reaches(alice, (address_of_host(), DNS_PORT))
+
+
+def test_containers_on_a_bridge_of_this_machine_are_not_reached(networks: OwnNetworks) -> None:
+    """What Docker's own rules keep from the outside, ours must not let through."""
+    with bridged_container(networks) as container:
+        networks.ensure_rules()
+        with contextlib.closing(networks.take()) as alice:
+            assert connects(socket.socket, container)
+            assert not reaches(alice, container)
 
 
 def test_one_dev_server_cannot_fill_the_table_of_connections(
@@ -204,6 +245,83 @@ def test_the_last_of_several_instances_restores_forwarding(tmp_path: Path, monke
     assert forwarding == {"off": False, "on": True}
 
 
+@dataclass
+class FakeForwarding:
+    """The machine's interfaces, as somebody else changes them."""
+
+    uplinks: tuple[str, ...]
+    """With a route."""
+    is_on: dict[str, bool]
+    is_router: bool = False
+
+    def become_router(self) -> None:
+        """As Docker does when it starts: the kernel then has every interface forward."""
+        self.is_router = True
+        self.is_on = dict.fromkeys(self.is_on, True)
+
+
+@pytest.fixture
+def forwarding(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeForwarding]:
+    fake = FakeForwarding(("lan",), {"lan": False, "vpn": False})
+    host, existing = links.read_host_networks(INTERFACE_PREFIX), links.list_interfaces
+    monkeypatch.setattr(claims, "_FOLDER", tmp_path / "claims")
+    monkeypatch.setattr(links, "read_host_networks", lambda _: replace(host, uplinks=fake.uplinks))
+    monkeypatch.setattr(links, "list_interfaces", lambda: [*existing(), *fake.is_on])
+    monkeypatch.setattr(links, "is_forwarding", lambda name: fake.is_on.get(name, True))
+    monkeypatch.setattr(links, "is_router", lambda: fake.is_router)
+    monkeypatch.setattr(links, "set_forwarding", lambda name, on: fake.is_on.update({name: on}))
+    yield fake
+    remove_own_networks(state_dir)  # while its claim can be found
+
+
+def test_forwarding_that_somebody_else_has_enabled_meanwhile_stays(state_dir: Path, forwarding: FakeForwarding) -> None:
+    open_own_networks(state_dir).close()
+    assert forwarding.is_on == {"lan": True, "vpn": False}
+    forwarding.become_router()
+    remove_own_networks(state_dir)
+    assert forwarding.is_on == {"lan": True, "vpn": True}
+
+
+def test_what_the_machine_forwards_for_others_passes_once_somebody_has_made_it_a_router(
+    state_dir: Path, forwarding: FakeForwarding
+) -> None:
+    networks = open_own_networks(state_dir)
+    assert networks._claim.uplinks == ("lan",)
+    forwarding.become_router()
+    assert networks.ensure_rules()
+    assert networks._claim.uplinks == ()
+    assert not networks.ensure_rules()
+    networks.close()
+    remove_own_networks(state_dir)
+    assert forwarding.is_on == {"lan": True, "vpn": True}
+
+
+def test_an_interface_that_gets_its_route_later_is_used_and_restored(
+    state_dir: Path, forwarding: FakeForwarding
+) -> None:
+    """At boot, addresses may come after us; a VPN may come at any time."""
+    networks = open_own_networks(state_dir)
+    forwarding.uplinks = ("lan", "vpn")
+    assert networks.ensure_rules()
+    assert forwarding.is_on == {"lan": True, "vpn": True}
+    assert networks._claim.uplinks == ("lan", "vpn")
+    forwarding.uplinks = ("lan",)  # a route may go for a while
+    assert not networks.ensure_rules()
+    networks.close()
+    remove_own_networks(state_dir)
+    assert forwarding.is_on == {"lan": False, "vpn": False}
+
+
+def test_forwarding_that_somebody_switched_off_is_switched_on_again(
+    state_dir: Path, forwarding: FakeForwarding
+) -> None:
+    networks = open_own_networks(state_dir)
+    forwarding.is_on["lan"] = False
+    networks.ensure_rules()
+    networks.close()
+    assert forwarding.is_on["lan"]
+
+
 def test_instances_do_not_reach_each_others_dev_servers(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         taken = []
@@ -295,13 +413,26 @@ def test_without_a_firewall_program_the_reason_is_given(monkeypatch: pytest.Monk
     assert traces_on_host(instance_tag(tmp_path)) == []
 
 
+def test_an_ordinary_user_has_nothing_to_remove_after_root_has_used_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "_FOLDER", tmp_path / "claims")
+    with claims.hold_claims_lock():
+        pass
+    os.seteuid(NOBODY)
+    try:
+        remove_own_networks(Path("/srv/theirs"))
+    finally:
+        os.seteuid(0)
+
+
 async def test_names_are_resolved_by_the_relay(
     program: firewall.Firewall, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = resolve_locally(state_dir, monkeypatch)
     networks = await asyncio.to_thread(open_own_networks, state_dir)
     relay = DnsRelay(networks.name_servers.relay_to)
-    with name_server(local):
+    with name_server(local), closed_to(f"{networks.plan.interface_prefix}+"):
         network = await asyncio.to_thread(networks.take)
         relay.add(network.gateway)
         await asyncio.gather(*relay._starting)
@@ -313,6 +444,45 @@ async def test_names_are_resolved_by_the_relay(
             await relay.close()
             network.close()
             await asyncio.to_thread(networks.close)
+
+
+async def test_the_relay_serves_a_network_whose_number_had_no_interface_before(
+    program: firewall.Firewall, state_dir: Path
+) -> None:
+    """After a reboot, records name networks that do not exist any more."""
+    networks = await asyncio.to_thread(open_own_networks, state_dir)
+    relay = DnsRelay(("127.0.0.1",))
+    gateway = networks.plan.addresses(0).gateway
+    relay.add(gateway)
+    await asyncio.gather(*relay._starting)
+    network = await asyncio.to_thread(networks.take)
+    try:
+        assert network.gateway == gateway
+        relay.add(gateway)
+        await asyncio.gather(*relay._starting)
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+            with socket.socket(type=kind) as second, pytest.raises(OSError, match="in use"):
+                second.bind((str(gateway), DNS_PORT))
+    finally:
+        await relay.close()
+        network.close()
+        await asyncio.to_thread(networks.close)
+
+
+async def test_open_connections_to_the_relay_end_with_it() -> None:
+    local, gateway = (f"127.9.{secrets.randbelow(250)}.{1 + secrets.randbelow(250)}" for _ in range(2))
+    relay = DnsRelay((local,))
+    with name_server(local):
+        relay.add(IPv4Address(gateway))
+        await asyncio.gather(*relay._starting)
+        reader, writer = await asyncio.open_connection(gateway, DNS_PORT)
+        endpoint = relay._endpoints[IPv4Address(gateway)]
+        await eventually_async(lambda: len(endpoint._connections) == 1, within=60)
+        await relay.close()
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+        assert not endpoint._connections
+        writer.close()
 
 
 # Dev servers
@@ -598,6 +768,60 @@ def traces_on_host(tag: str) -> list[str]:
 
 def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@contextlib.contextmanager
+def closed_to(interfaces: str) -> Iterator[None]:
+    """A firewall of others that drops what nobody has allowed to come in, as ufw sets it up."""
+    drop = ["INPUT", "-i", interfaces, "-j", "DROP"]
+    if "iptables" in FIREWALLS:
+        subprocess.run(["iptables", "-w", "-A", *drop], check=True)
+    try:
+        yield
+    finally:
+        if "iptables" in FIREWALLS:
+            subprocess.run(["iptables", "-w", "-D", *drop], check=True)
+
+
+@contextlib.contextmanager
+def published(networks: OwnNetworks, port: int, container: tuple[str, int]) -> Iterator[None]:
+    """A port of the machine that leads elsewhere. As Docker does it, before the machine is known to be meant."""
+    rule = [
+        *("-i", f"{networks.plan.interface_prefix}+", "-p", "tcp", "--dport", str(port)),
+        *("-j", "DNAT", "--to-destination", f"{container[0]}:{container[1]}"),
+    ]
+    if "iptables" not in FIREWALLS:
+        pytest.skip("iptables is not installed")
+    subprocess.run(["iptables", "-w", "-t", "nat", "-A", "PREROUTING", *rule], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["iptables", "-w", "-t", "nat", "-D", "PREROUTING", *rule], check=True)
+
+
+@contextlib.contextmanager
+def bridged_container(networks: OwnNetworks) -> Iterator[tuple[str, int]]:
+    """The address of a listening socket behind a bridge, as Docker sets it up."""
+    number = networks.plan.probe_numbers[0]
+    addresses = networks.plan.addresses(number)
+    bridge, port = f"gdbr-{networks.plan.tag}", f"gdbp-{networks.plan.tag}"
+    namespace = links.create_namespace()
+    try:
+        links.join_to_host(namespace, port, addresses, 1500)
+        for command in (
+            f"address flush dev {port}",
+            f"link add {bridge} type bridge",
+            f"link set {port} master {bridge}",
+            f"address add {addresses.gateway}/{addresses.prefix} dev {bridge}",
+            f"link set {bridge} up",
+        ):
+            subprocess.run(["ip", *command.split()], check=True)
+        Path(f"/proc/sys/net/ipv4/conf/{bridge}/forwarding").write_text("1")
+        with listening(str(addresses.inside), namespace) as there:
+            yield there
+    finally:
+        os.close(namespace)
+        links.delete_interfaces([bridge, port])
 
 
 def resolve_locally(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:

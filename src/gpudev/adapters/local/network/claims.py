@@ -28,6 +28,9 @@ class NetworkClaim:
     block: str
     uplinks: tuple[str, ...] = ()
     """Interfaces that did not forward before the first instance came."""
+    is_router: bool = False
+    """Whether forwarding was on for the whole machine when the uplinks were chosen."""
+    inner_bridges: tuple[str, ...] = ()
     has_relay: bool = False
     is_probed: bool = False
     """Whether the networks were found to work."""
@@ -38,7 +41,7 @@ class NetworkClaim:
 
     @property
     def firewall(self) -> FirewallPlan:
-        return FirewallPlan(self.networks, self.uplinks, self.has_relay)
+        return FirewallPlan(self.networks, self.uplinks, self.inner_bridges, self.has_relay)
 
 
 @contextlib.contextmanager
@@ -53,8 +56,11 @@ def hold_claims_lock() -> Iterator[None]:
 
 
 def has_claim(tag: str) -> bool:
-    """Also without the lock."""
-    return (_FOLDER / f"{tag}.json").exists()
+    """Also without the lock, and for ordinary users: they may not look, and have none."""
+    try:
+        return (_FOLDER / f"{tag}.json").exists()
+    except PermissionError:
+        return False
 
 
 def list_claims() -> dict[str, NetworkClaim]:
@@ -63,7 +69,8 @@ def list_claims() -> dict[str, NetworkClaim]:
     for path in _FOLDER.glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
             data = json.loads(path.read_text())
-            claim = NetworkClaim(**{**data, "uplinks": tuple(data["uplinks"])})
+            lists = {name: tuple(data.get(name, ())) for name in ("uplinks", "inner_bridges")}
+            claim = NetworkClaim(**{**data, **lists})
             IPv4Network(claim.block)
             found[path.stem] = claim
     return found

@@ -10,6 +10,7 @@ from gpudev.adapters.local.network.rules import (
     FirewallPlan,
     iptables_jumps,
     iptables_permits,
+    iptables_relay_permits,
     iptables_rules,
     nft_rules,
 )
@@ -33,11 +34,14 @@ class NftFirewall:
 
     def apply(self, plan: FirewallPlan) -> None:
         _apply_with_limit(plan, lambda chosen: _run([self._program, "-f", "-"], nft_rules(chosen)))
-        if self._has_drop_policy():
-            self.permit_forwarding(plan)
+        if self._iptables is not None:
+            _ensure_rules(self._iptables, self._needed_permits(plan))
 
     def is_applied(self, plan: FirewallPlan) -> bool:
-        return self._has_table(plan) and (not self._has_drop_policy() or self._has_permits(plan))
+        iptables = self._iptables
+        return self._has_table(plan) and (
+            iptables is None or all(_has_rule(iptables, rule) for rule in self._needed_permits(plan))
+        )
 
     def permit_forwarding(self, plan: FirewallPlan) -> bool:
         """Have iptables let through what our own rules accept. False: iptables is not installed."""
@@ -50,20 +54,20 @@ class NftFirewall:
         if self._has_table(plan):
             _run([self._program, "delete", "table", "inet", plan.table])
         if self._iptables is not None:
-            _remove_rules(self._iptables, iptables_permits(plan))
+            _remove_rules(self._iptables, (*iptables_permits(plan), *iptables_relay_permits(plan)))
 
     def _has_table(self, plan: FirewallPlan) -> bool:
         return _succeeds([self._program, "-t", "list", "table", "inet", plan.table])
 
-    def _has_permits(self, plan: FirewallPlan) -> bool:
-        iptables = self._iptables
-        return iptables is not None and all(_has_rule(iptables, rule) for rule in iptables_permits(plan))
-
-    def _has_drop_policy(self) -> bool:
-        """As Docker sets it, also when it is installed later."""
+    def _needed_permits(self, plan: FirewallPlan) -> tuple[_Rule, ...]:
+        """None where iptables is installed, but does not work."""
         if self._iptables is None:
-            return False
-        return "-P FORWARD DROP" in _call([self._iptables, "-w", "-S", "FORWARD"], None).stdout
+            return ()
+        listing = _call([self._iptables, "-w", "-S", "FORWARD"], None)
+        # As Docker sets it, also when it is installed later.
+        forwarding = iptables_permits(plan) if "-P FORWARD DROP" in listing.stdout else ()
+        relay = iptables_relay_permits(plan) if plan.has_relay and listing.returncode == 0 else ()
+        return (*forwarding, *relay)
 
 
 class IptablesFirewall:

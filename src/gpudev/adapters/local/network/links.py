@@ -26,6 +26,9 @@ _USUAL_MTU = 1500
 _LOOPBACK_INDEX = 1
 _HOST_SETTINGS = (("ipv4", "forwarding", "1"), ("ipv4", "rp_filter", "1"), ("ipv6", "disable_ipv6", "1"))
 _INSIDE_SETTINGS = (("ipv6", "disable_ipv6", "1"),)
+_INNER_KINDS = ("veth", "tun", "dummy")
+"""Of interfaces that lead to a container or a virtual machine."""
+_ROUTER_SETTING = Path("/proc/sys/net/ipv4/ip_forward")
 _PING_GROUPS = Path("/proc/sys/net/ipv4/ping_group_range")
 _ALL_GROUPS = "0 2147483647"
 
@@ -37,7 +40,9 @@ class HostNetworks:
     taken: tuple[IPv4Network, ...]
     addresses: frozenset[str]
     uplinks: tuple[str, ...]
-    """Interfaces with a route."""
+    """Interfaces with a route, without the inner bridges."""
+    inner_bridges: tuple[str, ...]
+    """Those of containers and virtual machines on this machine: no port of theirs leads outside."""
     mtu: int
     has_ipv4_default: bool
     has_ipv6_default: bool
@@ -117,6 +122,14 @@ def is_forwarding(interface: str) -> bool:
         return False
 
 
+def is_router() -> bool:
+    """Whether forwarding is on for the whole machine. We never change that: an administrator or Docker does."""
+    try:
+        return _ROUTER_SETTING.read_text().strip() == "1"
+    except OSError:
+        return False
+
+
 def read_host_networks(own_prefix: str) -> HostNetworks:
     """`own_prefix`: begins the names of our own interfaces."""
     with _open_netlink() as host:
@@ -131,14 +144,25 @@ def read_host_networks(own_prefix: str) -> HostNetworks:
     defaults = [route for route in foreign if route["dst_len"] == 0 and route.get_attr("RTA_OIF") in links]
     mtus = [int(links[route.get_attr("RTA_OIF")].get_attr("IFLA_MTU") or _USUAL_MTU) for route in defaults]
     uplinks = {names[index] for route in foreign if (index := route.get_attr("RTA_OIF")) in names}
+    inner = {names[index] for index in _inner_bridges(links) - {route.get_attr("RTA_OIF") for route in defaults}}
+    uplinks -= {"lo", *inner}
     return HostNetworks(
         taken=tuple(_route_network(route) for route in foreign),
         addresses=frozenset(addresses),
-        uplinks=tuple(sorted(name for name in uplinks if name != "lo" and not name.startswith(INTERFACE_PREFIX))),
+        uplinks=tuple(sorted(name for name in uplinks if not name.startswith(INTERFACE_PREFIX))),
+        inner_bridges=tuple(sorted(inner)),
         mtu=min(mtus, default=_USUAL_MTU),
         has_ipv4_default=bool(defaults),
         has_ipv6_default=has_ipv6_default,
     )
+
+
+def _inner_bridges(links: dict[int, Any]) -> set[int]:
+    kinds = {index: link.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") for index, link in links.items()}
+    with_port_outside = {
+        link.get_attr("IFLA_MASTER") for index, link in links.items() if kinds[index] not in _INNER_KINDS
+    }
+    return {index for index, kind in kinds.items() if kind == "bridge"} - with_port_outside
 
 
 def _route_network(route: Any) -> IPv4Network:
@@ -181,10 +205,13 @@ def _netlink(request: Callable[..., Any], *words: str, **attributes: Any) -> Non
 def _open_netlink() -> "Iterator[IPRoute]":
     """A netlink socket of this thread's namespace. Use it in this thread only: elsewhere it would be another's."""
     # Imported only here, because it takes long and only processes that manage networks need it.
-    from pyroute2 import IPRoute
+    from pyroute2 import IPRoute, NetlinkError
 
-    with IPRoute() as netlink:
-        yield netlink
+    try:
+        with IPRoute() as netlink:
+            yield netlink
+    except NetlinkError as error:
+        raise OSError(error.code, f"cannot read the network's state: {os.strerror(error.code)}") from error
 
 
 def _write_settings(interface: str, settings: tuple[tuple[str, str, str], ...]) -> None:

@@ -107,12 +107,18 @@ class OwnNetworks:
         links.delete_interfaces([name for name in own if name not in kept])
 
     def ensure_rules(self) -> bool:
-        """Apply the rules again if somebody has removed them. True: somebody had."""
-        if self._firewall.is_applied(self._claim.firewall):
-            return False
+        """Apply the rules again if somebody has removed them, or if other interfaces lead outside by now. True: the
+        rules were applied."""
         with claims.hold_claims_lock():
-            claims.write_claim(self._claim)  # whoever removed the rules may have removed this, too
-            self._firewall.apply(self._claim.firewall)
+            host = links.read_host_networks(self.plan.interface_prefix)
+            claim = _choose_interfaces(self._claim, host, claims.list_claims())
+            own = (name for name in links.list_interfaces() if name.startswith(self.plan.interface_prefix))
+            _ensure_forwarding((*claim.uplinks, *own))
+            if claim == self._claim and self._firewall.is_applied(claim.firewall):
+                return False
+            claims.write_claim(claim)  # whoever removed the rules may have removed this, too
+            self._firewall.apply(claim.firewall)
+            self._claim = claim
         return True
 
     def close(self) -> None:
@@ -191,8 +197,7 @@ def open_own_networks(state_dir: Path, chosen_range: str = "") -> OwnNetworks:
             )
             claim = _renew_claim(tag, state_dir, host, name_servers, chosen_range)
             claims.write_claim(claim)
-            for interface in claim.uplinks:
-                links.set_forwarding(interface, on=True)
+            _ensure_forwarding(claim.uplinks)
             firewall.apply(claim.firewall)
         problem = None if claim.is_probed else _probe(firewall, claim, host.mtu)
     except ImportError as error:
@@ -229,11 +234,9 @@ def _renew_claim(
 ) -> NetworkClaim:
     """The claim of an earlier run, as dev servers may still use its block; else a new one."""
     known = claims.list_claims()
-    claimed = {interface for claim in known.values() for interface in claim.uplinks}
-    uplinks = tuple(name for name in host.uplinks if name in claimed or not links.is_forwarding(name))
-    has_relay = bool(name_servers.relay_to)
     if tag in known:
-        return replace(known[tag], state_dir=str(state_dir), uplinks=uplinks, has_relay=has_relay)
+        earlier = replace(known[tag], state_dir=str(state_dir), has_relay=bool(name_servers.relay_to))
+        return _choose_interfaces(earlier, host, known)
     taken = [*host.taken, *(network for network in METADATA_NETWORKS if isinstance(network, IPv4Network))]
     for server in parse_name_servers(_read_text(_RESOLV_CONF)):
         with contextlib.suppress(ValueError):
@@ -242,7 +245,30 @@ def _renew_claim(
     block = choose_block(tag, taken, IPv4Network(chosen_range) if chosen_range else None)
     if block is None:
         raise NetworksUnavailable("no private range of addresses is free (GPU_DEV_NETWORK_RANGE can name one)")
-    return NetworkClaim(tag, str(state_dir), str(block), uplinks, has_relay)
+    claim = NetworkClaim(tag, str(state_dir), str(block), has_relay=bool(name_servers.relay_to))
+    return _choose_interfaces(claim, host, known)
+
+
+def _choose_interfaces(claim: NetworkClaim, host: links.HostNetworks, known: dict[str, NetworkClaim]) -> NetworkClaim:
+    """The claim with the host's interfaces as they are now. Uplinks: where we, and nobody else, enable forwarding.
+
+    Once somebody has enabled it for the whole machine, those from before are theirs: nothing is dropped there, and
+    nothing restored.
+    """
+    is_router, existing = links.is_router(), links.list_interfaces()
+    earlier = [other for other in (*known.values(), claim) if other.is_router == is_router]
+    claimed = {name for other in earlier for name in other.uplinks}
+    own = [name for name in claim.uplinks if name in claimed and name in existing]  # also while they have no route
+    others = [name for name in host.uplinks if name in claimed or not links.is_forwarding(name)]
+    uplinks = tuple(sorted({*own, *others}))
+    return replace(claim, uplinks=uplinks, inner_bridges=host.inner_bridges, is_router=is_router)
+
+
+def _ensure_forwarding(interfaces: Iterable[str]) -> None:
+    for interface in interfaces:
+        if not links.is_forwarding(interface):
+            with contextlib.suppress(FileNotFoundError):  # the interface is gone
+                links.set_forwarding(interface, on=True)
 
 
 def _probe(firewall: Firewall, claim: NetworkClaim, mtu: int) -> str | None:
@@ -273,10 +299,15 @@ def _remove_instance(tag: str) -> None:
         for firewall in installed_firewalls():
             firewall.remove(claim.firewall)
         still_claimed = {interface for other in known.values() for interface in other.uplinks}
-        for interface in set(claim.uplinks) - still_claimed:
-            with contextlib.suppress(FileNotFoundError):  # the interface is gone
-                links.set_forwarding(interface, on=False)
+        if claim.is_router or not links.is_router():  # else somebody else needs it by now
+            _restore_forwarding(set(claim.uplinks) - still_claimed)
     claims.delete_claim(tag)
+
+
+def _restore_forwarding(interfaces: Iterable[str]) -> None:
+    for interface in interfaces:
+        with contextlib.suppress(FileNotFoundError):  # the interface is gone
+            links.set_forwarding(interface, on=False)
 
 
 def _read_text(path: Path) -> str:

@@ -1,7 +1,8 @@
 """Firewall rules for the dev servers' own networks, as text for `nft` and for `iptables`. Pure.
 
 The rules go by interface names and never change while dev servers come and go. A dev server reaches the outside through
-NAT. It reaches neither the host, nor another dev server, nor cloud metadata, and nobody outside reaches it.
+NAT. It reaches neither the host and its containers, nor another dev server, nor cloud metadata, and nobody outside
+reaches it.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ class FirewallPlan:
     networks: NetworkPlan
     uplinks: tuple[str, ...] = ()
     """Interfaces whose forwarding we enabled. They forward nothing but what belongs to dev servers."""
+    inner_bridges: tuple[str, ...] = ()
+    """Bridges of containers and virtual machines on this machine. They are a part of it."""
     has_relay: bool = False
     """Whether dev servers may ask the gateway for names."""
     max_connections: int | None = 8192
@@ -41,9 +44,13 @@ def nft_rules(plan: FirewallPlan) -> str:
     """Replaces the whole table at once: connections continue, and no packet passes in between."""
     own, every = f'"{plan.networks.interface_prefix}*"', f'"{INTERFACE_PREFIX}*"'
     relay = f"iifname {own} ip daddr {plan.networks.block} meta l4proto {{ tcp, udp }} th dport 53 accept"
+    # The host's name server may be a container that has the port on all of the host's addresses.
+    original = f"ct original ip daddr {plan.networks.block} meta l4proto {{ tcp, udp }} ct original proto-dst 53"
+    relay_of_container = f"iifname {own} ct status dnat {original} accept"
     count = f"add @connections {{ ip saddr ct count over {plan.max_connections} }}"
     limit = f"iifname {own} ct state new {count} reject with icmpx type admin-prohibited"
-    uplinks = ", ".join(f'"{name}"' for name in plan.uplinks)
+    bridges = f"iifname {own} oifname {{ {_quoted(plan.inner_bridges)} }} reject with icmpx type admin-prohibited"
+    uplinks = _quoted(plan.uplinks)
     uplink_rules = f"""
     iifname {{ {uplinks} }} ct state established,related accept
     iifname {{ {uplinks} }} ct status dnat accept
@@ -66,6 +73,9 @@ table inet {plan.table} {{
     type filter hook forward priority -10; policy accept;
     iifname {own} oifname {every} reject with icmpx type admin-prohibited
     iifname {own} ip daddr {{ {", ".join(_METADATA)} }} reject with icmpx type admin-prohibited
+    {relay_of_container if plan.has_relay else ""}
+    iifname {own} ct status dnat reject with icmpx type admin-prohibited
+    {bridges if plan.inner_bridges else ""}
     {limit if plan.max_connections is not None else ""}
     iifname {own} ip saddr {plan.networks.block} accept
     iifname {own} drop
@@ -82,6 +92,10 @@ table inet {plan.table} {{
 """
 
 
+def _quoted(interfaces: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in interfaces)
+
+
 def iptables_rules(plan: FirewallPlan) -> str:
     """For `iptables-restore --noflush`, which replaces the chains of each table at once."""
     own, every, block = f"{plan.networks.interface_prefix}+", f"{INTERFACE_PREFIX}+", plan.networks.block
@@ -90,6 +104,7 @@ def iptables_rules(plan: FirewallPlan) -> str:
     reject = "-j REJECT --reject-with icmp-admin-prohibited"
     limit = f"-m connlimit --connlimit-above {plan.max_connections} --connlimit-mask 32 --connlimit-saddr"
     relay = [f"-A {incoming} -d {block} -p {protocol} --dport 53 -j ACCEPT" for protocol in ("tcp", "udp")]
+    relay_of_container = f"-m conntrack --ctstate DNAT --ctorigdst {block} --ctorigdstport 53"
     lines = [
         "*filter",
         *(f":{chain} - [0:0]" for chain in (incoming, outgoing, forwarded)),
@@ -99,6 +114,10 @@ def iptables_rules(plan: FirewallPlan) -> str:
         f"-A {outgoing} -m mark --mark {LISTENER_MARK:#x} -m conntrack --ctstate NEW {reject}",
         f"-A {forwarded} -i {own} -o {every} {reject}",
         *(f"-A {forwarded} -i {own} -d {network} {reject}" for network in _METADATA),
+        *((f"-A {forwarded} -i {own} {relay_of_container} -j ACCEPT",) if plan.has_relay else ()),
+        # A port of the host that leads to a container: the destination was changed before.
+        f"-A {forwarded} -i {own} -m conntrack --ctstate DNAT {reject}",
+        *(f"-A {forwarded} -i {own} -o {bridge} {reject}" for bridge in plan.inner_bridges),
         *((f"-A {forwarded} -i {own} {limit} {reject}",) if plan.max_connections is not None else ()),
         f"-A {forwarded} -i {own} -s {block} -j ACCEPT",
         f"-A {forwarded} -i {own} -j DROP",
@@ -148,4 +167,12 @@ def iptables_permits(plan: FirewallPlan) -> tuple[tuple[str, str, tuple[str, ...
     return (
         ("filter", "FORWARD", ("-i", own, "-j", "ACCEPT")),
         ("filter", "FORWARD", ("-o", own, *established, "-j", "ACCEPT")),
+    )
+
+
+def iptables_relay_permits(plan: FirewallPlan) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """The same for queries to the relay, where another program (such as ufw) has iptables drop what comes in."""
+    own = f"{plan.networks.interface_prefix}+"
+    return tuple(
+        ("filter", "INPUT", ("-i", own, "-p", kind, "--dport", "53", "-j", "ACCEPT")) for kind in ("udp", "tcp")
     )

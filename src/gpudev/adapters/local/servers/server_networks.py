@@ -114,14 +114,16 @@ class ServerNetworks:
         own.when_created = serve
 
     async def _keep_rules(self, own: OwnNetworks) -> None:
-        """Somebody who reloads the machine's firewall may remove our rules, too."""
+        """Somebody who reloads the machine's firewall may remove our rules, too; and routes come and go."""
         while True:
             await asyncio.sleep(_CHECK_RULES_EVERY_S)
             try:
                 if await asyncio.to_thread(own.ensure_rules):
-                    log.warning("network.rules_restored")
+                    log.warning("network.rules_applied")
             except OSError as error:
                 log.warning("network.rules_missing", error=error.strerror or str(error))
+            except Exception:
+                log.exception("network.rules_unknown")  # the next round may find out
 
     def _take_lock(self) -> None:
         """Shared by all processes that use these networks. Whoever is alone may remove what is left of others."""
