@@ -70,7 +70,7 @@ def make_local_cluster(settings: Settings, nodes: LocalNodes, *, starts_servers:
         nodes,
         SystemClock(),
         settings.ssh_host,
-        network=NetworkSetting(settings.network) if starts_servers else NetworkSetting.SHARED,
+        network=NetworkSetting(settings.network) if starts_servers else None,
         network_range=settings.network_range,
         closed_ports=closed_ports,
         has_user_namespaces=settings.user_namespaces,

@@ -28,7 +28,8 @@ from gpudev.adapters.local.network.own_networks import (
     remove_own_networks,
 )
 from gpudev.adapters.local.network.plan import INTERFACE_PREFIX, NetworkSetting, instance_tag
-from gpudev.adapters.local.network.rules import LISTENER_MARK
+from gpudev.adapters.local.network.rules import LISTENER_MARK, FirewallPlan
+from gpudev.adapters.local.servers.server_networks import read_network_description
 from gpudev.adapters.local.servers.ssh_listeners import SshListeners
 from gpudev.domain.errors import Unavailable
 from gpudev.ports.clock import SystemClock
@@ -406,6 +407,26 @@ def test_a_firewall_of_others_that_drops_what_is_forwarded_is_passed(
     assert INTERFACE_PREFIX + instance_tag(state_dir) not in output("iptables", "-S")
 
 
+def test_networks_that_have_worked_are_not_given_up_for_a_moments_failure(
+    program: firewall.Firewall, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would be told that the next dev servers share the host's network."""
+
+    def refuse(_: FirewallPlan) -> None:
+        raise firewall.FirewallError(0, "the program does not answer")
+
+    open_own_networks(state_dir).close()
+    other = tmp_path / "other"
+    other.mkdir()
+    with monkeypatch.context() as busy:
+        busy.setattr(program, "apply", refuse)
+        with pytest.raises(Unavailable, match="does not answer"):
+            open_own_networks(state_dir)
+        with pytest.raises(NetworksUnavailable, match="does not answer"):
+            open_own_networks(other)
+    open_own_networks(state_dir).close()
+
+
 def test_without_a_firewall_program_the_reason_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(own_networks, "find_firewall", lambda: None)
     with pytest.raises(NetworksUnavailable, match="neither nft nor iptables"):
@@ -626,6 +647,25 @@ async def test_a_dev_server_asks_a_name_server_that_only_the_host_can_reach(
             async with own.nobody_watching():
                 pass
             assert await own.out(seen, f"python3 -c '{query}'") == "answer to query"
+
+
+async def test_a_command_that_starts_no_dev_servers_changes_nothing_of_the_networks(own: OwnNetworkWorld) -> None:
+    """`gpu-dev-server expire`, beside the processor."""
+    described = read_network_description(own.state_dir)
+    assert "its own network" in described
+    spec = own.spec()
+    await own.ready(spec)
+    other = LocalCluster(own.state_dir, own.nodes, own.clock, mode=own.mode, network=None)
+    await other.start()
+    try:
+        assert await other.ensure_gone(spec.reservation_id)
+    finally:
+        await other.close()
+    assert read_network_description(own.state_dir) == described
+    networks = own.cluster._networks.own
+    assert networks is not None
+    await own.cluster.observe()
+    await eventually_async(lambda: len(networks._held) <= len(networks._ready), within=60)
 
 
 async def test_the_members_of_a_gang_are_in_one_network(own: OwnNetworkWorld) -> None:

@@ -72,12 +72,13 @@ class LocalCluster:
         ssh_host: str = "127.0.0.1",
         *,
         mode: IsolationMode | None = None,
-        network: NetworkSetting = NetworkSetting.AUTO,
+        network: NetworkSetting | None = NetworkSetting.AUTO,
         network_range: str = "",
         closed_ports: tuple[int, ...] = (),
         has_user_namespaces: bool = False,
     ) -> None:
-        """`mode` None: the best that works here. `network_range` empty: any private range that is free.
+        """`mode` None: the best that works here. `network` None: no dev server is started. `network_range` empty: any
+        private range that is free.
         `closed_ports`: the control plane's own ports on this machine; the dev servers' SSH servers forward nothing to
         them where the network is shared. `has_user_namespaces`: whether programs there may create some."""
         self._state = StateFolder(Path(state_dir).expanduser().absolute())
@@ -89,7 +90,7 @@ class LocalCluster:
         self._zygote = ZygoteClient(self._state.path, mode)
         # Other modes have no root who could set up networks, or no namespaces.
         may_be_own = mode in (None, IsolationMode.ROOT)
-        network = network if may_be_own else NetworkSetting.SHARED
+        network = network if may_be_own or network is None else NetworkSetting.SHARED
         self._networks = ServerNetworks(self._state.path, network, network_range)
         self._changes = ChangeSignal()
         self._unmanaged_use = UnmanagedUseWatch(nodes, self._managed_use, self._changes.notify)
@@ -372,6 +373,7 @@ class LocalCluster:
             server = self._servers[reservation_id]
             if server.preparation_step is None and server.state(self._ssh_host).phase is ServerPhase.DEAD:
                 self._servers.pop(reservation_id)
+                self._remove_network(server)
 
     async def _restore_server(self, reservation_id: ReservationId) -> None:
         folder = self._state.server(reservation_id)

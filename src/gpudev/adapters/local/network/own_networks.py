@@ -178,6 +178,7 @@ def open_own_networks(state_dir: Path, chosen_range: str = "") -> OwnNetworks:
     """Raises NetworksUnavailable; then everything is as it was before.
 
     Networks that were found to work are not probed again after a restart: a failure would take them from dev servers.
+    What else fails then raises Unavailable, because it is expected to work again.
     """
     firewall = find_firewall()
     if not linux.IS_LINUX or os.geteuid() != 0:
@@ -208,6 +209,8 @@ def open_own_networks(state_dir: Path, chosen_range: str = "") -> OwnNetworks:
         _undo_if_new(is_new, state_dir)
         raise
     if problem is not None:
+        if (earlier := claims.list_claims().get(tag)) is not None and earlier.is_probed:
+            raise Unavailable(f"the networks of dev servers cannot be used: {problem}")
         _undo_if_new(is_new, state_dir)
         raise NetworksUnavailable(problem)
     claim = replace(claim, is_probed=True)

@@ -34,7 +34,8 @@ _SHARED_NETWORK = "the network is shared"
 
 
 class ServerNetworks:
-    def __init__(self, state_dir: Path, setting: NetworkSetting, chosen_range: str = "") -> None:
+    def __init__(self, state_dir: Path, setting: NetworkSetting | None, chosen_range: str = "") -> None:
+        """`setting` None: no dev server is started, and whoever starts some reports on the network."""
         self._state_dir = state_dir
         self._setting = setting
         self._range = chosen_range
@@ -54,7 +55,7 @@ class ServerNetworks:
 
     async def open(self) -> None:
         """Raises Unavailable when the setting demands own networks and they do not work."""
-        if self._setting is NetworkSetting.SHARED:
+        if self._setting in (None, NetworkSetting.SHARED):
             return
         try:
             self.own = await asyncio.to_thread(open_own_networks, self._state_dir, self._range)
@@ -72,7 +73,8 @@ class ServerNetworks:
 
     async def start(self, used: tuple[int, ...]) -> None:
         """`used`: the numbers of the networks that dev servers have."""
-        await asyncio.to_thread(self._write_report)
+        if self._setting is not None:
+            await asyncio.to_thread(self._write_report)
         if self.own is None:
             return
         self.own.hold(used)
