@@ -6,7 +6,6 @@ import subprocess
 from dataclasses import dataclass, replace
 
 from gpudev import settings as settings_module
-from gpudev.adapters.local.network.own_networks import remove_own_networks
 from gpudev.adapters.local.servers.state_folder import StateFolder
 from gpudev.domain.errors import Unavailable
 from gpudev.embedded import system, systemd_unit
@@ -51,6 +50,8 @@ def take_down(options: DownOptions) -> int:
 
 
 def _stop_system(layout: Layout, settings: Settings, options: DownOptions, output: ProgressOutput) -> None:
+    from gpudev.adapters.local.network.own_networks import remove_own_networks  # `up` loads this module as well
+
     advice = f"See {layout.logs}; then run `gpu-dev down` again."
     with output.step("Control plane", advice=advice) as notes:
         stopped = stop_control_plane(layout)

@@ -20,7 +20,6 @@ from gpudev.adapters.local.machine.isolation import describe_isolation as in_wor
 from gpudev.adapters.local.machine.isolation_probe import probe_isolation
 from gpudev.adapters.local.machine.nodes import load_nodes
 from gpudev.adapters.local.machine.processes import ProcessIdentity
-from gpudev.adapters.local.servers.server_networks import read_network_description
 from gpudev.credentials_file import Credential, FileUnusable
 from gpudev.domain.errors import Invalid, Unavailable
 from gpudev.embedded import api_probe, listen_options, owner_credentials, system, systemd_unit
@@ -311,6 +310,8 @@ def describe_node(node: NodeView) -> str:
 
 def describe_isolation(settings: Settings) -> str:
     """How dev servers are isolated on this machine, probed as the local cluster does."""
+    from gpudev.adapters.local.servers.server_networks import read_network_description  # it loads asyncio and structlog
+
     finding = probe_isolation(settings.state_dir, None)
     limits = find_cgroup_limiter().describe(finding.mode)
     return in_words(finding, limits, read_network_description(settings.state_dir))

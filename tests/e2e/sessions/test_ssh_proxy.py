@@ -196,7 +196,7 @@ def test_nothing_is_forwarded_to_the_control_plane_or_to_where_clouds_tell_secre
     """In a network of its own none of it is there; in a shared one the SSH server leads nobody to it."""
     port = api_port(system)
     description = json.loads((system.home / "state" / "run" / "system.json").read_text())["isolation"]
-    control_plane = "Connection refused" if "its own network" in description else "administratively prohibited"
+    control_plane = "connect failed" if "its own network" in description else "administratively prohibited"
     plain, socks, other = free_port(), free_port(), free_port()
     own_name = run(system, [*ssh(system, job), "hostname"]).stdout.strip()
     targets = {f"{host}:{port}": control_plane for host in ("127.0.0.1", "0.0.0.0", own_name)}

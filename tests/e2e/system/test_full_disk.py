@@ -104,7 +104,8 @@ def caller(small: System) -> Iterator[Caller]:
 
 def pad(log: Path) -> None:
     """Up to the end of a page: the next line needs another one."""
-    with log.open("ab") as file:
+    # It has ended there if there is no space for that: since the last time, or somebody wrote meanwhile.
+    with contextlib.suppress(OSError), log.open("ab", buffering=0) as file:
         file.write(b" " * (PAGE - 1 - log.stat().st_size % PAGE) + b"\n")
 
 

@@ -217,16 +217,16 @@ async def test_two_hundred_sessions_at_once(proxy: Proxy, ada: httpx2.AsyncClien
     token = await proxy.token(ada)
 
     async def one(number: int) -> None:
-        async with proxy.open(token, open_timeout=60) as session:
-            await asyncio.wait_for(session.recv(), 60)
+        async with proxy.open(token, open_timeout=200) as session:
+            await asyncio.wait_for(session.recv(), 200)
             await arrived.wait()
             await session.send(b"%d" % number)
-            assert await asyncio.wait_for(session.recv(), 60) == b"%d" % number
+            assert await asyncio.wait_for(session.recv(), 200) == b"%d" % number
 
     arrived = asyncio.Event()
     working = [asyncio.create_task(one(number)) for number in range(200)]
-    async with asyncio.timeout(60):
-        await eventually_async(lambda: len(proxy.sessions) == 200 and proxy.came == 200)
+    async with asyncio.timeout(200):
+        await eventually_async(lambda: len(proxy.sessions) == 200 and proxy.came == 200, within=200)
         arrived.set()
         await asyncio.gather(*working)
     await eventually_async(lambda: len(proxy.sessions) == 0)

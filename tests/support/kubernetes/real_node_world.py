@@ -104,13 +104,17 @@ class RealWorld(ClusterWorld):
 
     async def ssh(self, connection: SshEndpoint, command: str) -> str:
         """The first try may come before kube-proxy knows the way."""
+        last_error = ""
 
         async def answered() -> "subprocess.CompletedProcess[str] | None":
+            nonlocal last_error
             result = await asyncio.to_thread(
                 subprocess.run, self.ssh_command(connection, command), capture_output=True, text=True, timeout=30
             )
-            return result if result.returncode != 255 else None
+            last_error = result.stderr
+            is_final = result.returncode != 255 or "Permission denied" in last_error
+            return result if is_final else None
 
-        done = await eventually_async(answered, f"{command}: ssh does not get in", every=0.1)
+        done = await eventually_async(answered, lambda: f"{command}: ssh does not get in: {last_error}", every=0.1)
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
