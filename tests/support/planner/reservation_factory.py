@@ -5,24 +5,18 @@ from datetime import timedelta
 from typing import Any
 
 from gpudev.domain.cluster import NodeShare
-from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
+from support.factories import make_reservation
 from support.planner.situations import NOW, rid
 
 HERE = SshEndpoint("127.0.0.1", 2201, "dev", "ssh-ed25519 AAAA")
 ELSEWHERE = SshEndpoint("127.0.0.1", 2202, "dev", "ssh-ed25519 AAAA")
 
-_PREPARING = Reservation(
+_PREPARING = make_reservation(
+    Status.PREPARING,
     reservation_id=rid(1),
-    seq=1,
-    user_id=UserId(1),
-    username="ada",
-    status=Status.PREPARING,
     version=3,
-    gpu_type="h100",
-    gpu_count=2,
-    node_count=1,
     duration=timedelta(hours=4),
     created_at=NOW - timedelta(minutes=10),
     preparing_at=NOW - timedelta(minutes=1),

@@ -17,7 +17,6 @@ from gpudev.domain.disks.operations import (
 )
 from gpudev.domain.ids import DiskId, ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.disks.attachment import (
     AttachmentFailed,
     AttachmentRequest,
@@ -34,6 +33,7 @@ from gpudev.ports.cloud import Volume
 from gpudev.ports.cluster import HomeVolume
 from gpudev.ports.disks import DiskAttachment
 from gpudev.settings import TimingSettings
+from support.factories import make_reservation
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TIMING = TimingSettings()
@@ -41,18 +41,12 @@ RID = ReservationId(UUID(int=1))
 DISK = DiskState(
     DiskId(UUID(int=2)), UserId(1), "ada", "data", NOW, size_gb=10, volume_id="vol-1", zone="zone-a", holder=RID
 )
-RESERVATION = Reservation(
+RESERVATION = make_reservation(
+    Status.PREPARING,
     reservation_id=RID,
-    seq=1,
-    user_id=UserId(1),
-    username="ada",
-    status=Status.PREPARING,
     version=2,
-    gpu_type="h100",
     gpu_count=1,
-    node_count=1,
     duration=timedelta(hours=1),
-    created_at=NOW,
     disk_id=DISK.disk_id,
     disk_name="data",
 )

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from gpudev.domain.ids import UserId
 from gpudev.domain.queue import DelayCause, Estimate, TimeInterval
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.delay_reasons import explain_delay, is_delayed
 from gpudev.planning.queue.estimate_updates import is_worth_writing
+from support.factories import make_reservation
 from support.planner.situations import NOW, ask, h100, held, hours, rid
 
 MINUTE = timedelta(minutes=1)
@@ -22,18 +22,10 @@ def told(position: int, wait: timedelta, expected: timedelta | None = None) -> E
 
 
 def row(estimate: Estimate) -> Reservation:
-    return Reservation(
+    return make_reservation(
         reservation_id=rid(1),
-        seq=1,
-        user_id=UserId(1),
-        username="ada",
-        status=Status.QUEUED,
-        version=1,
-        gpu_type="h100",
         gpu_count=8,
-        node_count=1,
         duration=hours(1),
-        created_at=NOW,
         estimate=estimate,
     )
 

@@ -10,6 +10,7 @@ from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.queue.fair_share import compute_fair_ranks
+from support.factories import make_reservation
 from support.planner.situations import NOW, hours, rid
 
 PATIENCE = hours(24)
@@ -25,16 +26,14 @@ def wants(
     status: Status = Status.QUEUED,
     gpu_type: str = "h100",
 ) -> Reservation:
-    return Reservation(
+    return make_reservation(
+        status,
         reservation_id=rid(seq),
         seq=seq,
         user_id=UserId(user),
         username=f"user-{user}",
-        status=status,
-        version=1,
         gpu_type=gpu_type,
         gpu_count=gpus,
-        node_count=1,
         duration=hours(long),
         created_at=NOW - hours(ago),
     )

@@ -6,28 +6,22 @@ from datetime import timedelta
 import pytest
 
 from gpudev.domain.cluster import NodeShare
-from gpudev.domain.ids import UserId
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation
 from gpudev.planning.cluster.availability import PlannedUse, UsageStep, usage_timeline
 from gpudev.planning.queue.queue_input import to_allocation, to_request
 from gpudev.settings import TimingSettings
+from support.factories import make_reservation
 from support.planner.situations import NOW, h100, held, hours, rid
 
 MINUTE = timedelta(minutes=1)
 TIMING = TimingSettings(preparing_margin=2 * MINUTE, teardown_margin=MINUTE)
-ROW = Reservation(
+ROW = make_reservation(
     reservation_id=rid(1),
     seq=7,
-    user_id=UserId(1),
-    username="ada",
-    status=Status.QUEUED,
-    version=1,
-    gpu_type="h100",
     gpu_count=16,
     node_count=2,
     duration=hours(4),
-    created_at=NOW,
 )
 PLACED = replace(ROW, shares=(NodeShare(0, "a", 8), NodeShare(1, "b", 8)))
 

@@ -2,7 +2,7 @@
 
 import ast
 import dataclasses
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,39 +10,21 @@ import pytest
 import gpudev
 from gpudev.domain.cluster import NodeShare
 from gpudev.domain.errors import IllegalTransition
-from gpudev.domain.ids import UserId, new_reservation_id
 from gpudev.domain.queue import Estimate
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
 from gpudev.domain.reservations.lifecycle import Status
 from gpudev.domain.reservations.reservation import Reservation, SshEndpoint
+from support.factories import NOW, make_reservation
 
-NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 MARGIN = timedelta(minutes=5)
 SHARES = (NodeShare(0, "a", 2, (0, 1)),)
 ENDPOINT = SshEndpoint("10.0.0.1", 22, "dev", "ssh-ed25519 AAAA")
 ESTIMATE = Estimate(3, NOW + timedelta(hours=1), None, "all is full")
 
 
-def reservation(status: Status, **fields: object) -> Reservation:
-    row = Reservation(
-        reservation_id=new_reservation_id(),
-        seq=1,
-        user_id=UserId(1),
-        username="ada",
-        status=status,
-        version=7,
-        gpu_type="h100",
-        gpu_count=2,
-        node_count=1,
-        duration=timedelta(hours=2),
-        created_at=NOW,
-    )
-    return dataclasses.replace(row, **fields)  # type: ignore[arg-type]  # any field of a row
-
-
-WAITING, PREPARING, ACTIVE = (reservation(status) for status in (Status.QUEUED, Status.PREPARING, Status.ACTIVE))
-PENDING, OVER = reservation(Status.PENDING), reservation(Status.EXPIRED)
+WAITING, PREPARING, ACTIVE = (make_reservation(status) for status in (Status.QUEUED, Status.PREPARING, Status.ACTIVE))
+PENDING, OVER = make_reservation(Status.PENDING), make_reservation(Status.EXPIRED)
 ALL = [
     (PENDING, changes.queued(PENDING, ESTIMATE, NOW, MARGIN)),
     (WAITING, changes.delayed(WAITING, ESTIMATE, NOW, MARGIN, promised=NOW, why="a node was lost")),

@@ -6,26 +6,17 @@ from typing import Any
 
 import pytest
 
-from gpudev.domain.ids import UserId, new_reservation_id
 from gpudev.domain.notifications import NotificationKind
 from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, ReservationEvent
+from gpudev.domain.reservations.reservation import ReservationEvent
 from gpudev.planning.reservations.notifications import compose_notification, next_attempt_at
+from support.factories import NOW, make_reservation
 
-NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-RUNNING = Reservation(
-    reservation_id=new_reservation_id(),
-    seq=1,
-    user_id=UserId(1),
-    username="ada",
-    status=Status.ACTIVE,
+RUNNING = make_reservation(
+    Status.ACTIVE,
     version=4,
-    gpu_type="h100",
-    gpu_count=2,
-    node_count=1,
     duration=timedelta(hours=4),
-    created_at=NOW,
     name="mytrain",
     expires_at=NOW + timedelta(minutes=12),
     warned_minutes=15,

@@ -5,31 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpudev.cli.formatting import in_own_zone
-from gpudev.domain.ids import UserId, new_reservation_id
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.command_exit import CommandExit
 from gpudev.domain.reservations.lifecycle import Status
-from gpudev.domain.reservations.reservation import Reservation, find_utc_times, format_utc_time
-
-NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
-
-
-def make_reservation(status: Status, exit_code: int | None = None, failure_reason: str | None = None) -> Reservation:
-    return Reservation(
-        reservation_id=new_reservation_id(),
-        seq=1,
-        user_id=UserId(1),
-        username="ada",
-        status=status,
-        version=7,
-        gpu_type="h100",
-        gpu_count=2,
-        node_count=1,
-        duration=timedelta(hours=2),
-        created_at=NOW,
-        exit_code=exit_code,
-        failure_reason=failure_reason,
-    )
+from gpudev.domain.reservations.reservation import find_utc_times, format_utc_time
+from support.factories import NOW, make_reservation
 
 
 @pytest.mark.parametrize(("status", "exit_code", "reason", "outcome"), [
@@ -47,7 +27,7 @@ def make_reservation(status: Status, exit_code: int | None = None, failure_reaso
 def test_the_outcome_is_what_the_command_said_else_the_status(
     status: Status, exit_code: int | None, reason: str | None, outcome: str | None
 ) -> None:
-    assert make_reservation(status, exit_code, reason).outcome == outcome
+    assert make_reservation(status, exit_code=exit_code, failure_reason=reason).outcome == outcome
 
 
 @pytest.mark.parametrize("exit_code", [0, 17, None])
