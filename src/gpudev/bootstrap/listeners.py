@@ -112,8 +112,8 @@ def _with_tls(config: uvicorn.Config, files: CertificateFiles) -> uvicorn.Config
     secure = copy.copy(config)
     files.check()  # raises a readable error
     secure.ssl_certfile, secure.ssl_keyfile = str(files.certificate), str(files.key)
-    if not secure.loaded:
-        secure.load()
+    secure.loaded = False  # also after the main server has begun
+    secure.load()
     return secure
 
 

@@ -1,8 +1,8 @@
-"""Builds the proxy for ssh and Jupyter, within the API's process or as a separate service."""
+"""Builds the proxy for ssh and Jupyter, within the API's process or as a separate process."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -43,30 +43,51 @@ class JupyterProxy:
     def wrap_app(self, app: ASGIApp) -> ASGIApp:
         return JupyterHttpProxy(app, self.access, round(BROWSER_SESSION_TTL.total_seconds()))
 
-    def make_protocol(self, sessions: SshSessions, **_: object) -> asyncio.Protocol:
-        """The protocol of a connection with a WebSocket upgrade."""
-        return WebSocketSwitch(sessions.make_tunnel, self.sockets.make_socket)
+    def make_protocol(self, sessions: SshSessions, peer: str | None = None, **_: object) -> asyncio.Protocol:
+        """The protocol of a connection with a WebSocket upgrade. `peer`: the client's address, if the connection does
+        not show it."""
+        return WebSocketSwitch(partial(sessions.make_tunnel, peer), partial(self.sockets.make_socket, peer))
 
     def server_config(
         self, app: ASGIApp, sessions: SshSessions, host: str, port: int, limits: RequestGuardSettings
     ) -> uvicorn.Config:
         """A public server with this app, Jupyter and ssh."""
-        return uvicorn.Config(
+        return public_server_config(
             self.wrap_app(app),
+            limited_http_protocol(),
+            partial(self.make_protocol, sessions),
             host=host,
             port=port,
-            http=limited_http_protocol(),
-            ws=partial(self.make_protocol, sessions),  # type: ignore[arg-type]  # any protocol factory works
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=round(limits.keep_alive.total_seconds()),
-            limit_concurrency=limits.max_connections,
-            server_header=False,
-            proxy_headers=False,
+            limits=limits,
         )
+
+
+def public_server_config(
+    app: ASGIApp,
+    http: type[asyncio.Protocol],
+    ws: Callable[..., asyncio.Protocol],
+    *,
+    host: str,
+    port: int,
+    limits: RequestGuardSettings,
+) -> uvicorn.Config:
+    """`ws`: makes the protocol of a connection with a WebSocket upgrade."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=http,
+        ws=ws,  # type: ignore[arg-type]  # any protocol factory works
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=round(limits.keep_alive.total_seconds()),
+        limit_concurrency=limits.max_connections,
+        server_header=False,
+        proxy_headers=False,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -59,6 +59,8 @@ def stop_control_plane(layout: Layout) -> list[str]:
     postgres.stop()
     layout.pid_file("supervisor").unlink(missing_ok=True)
     layout.system_file.unlink(missing_ok=True)
+    for handover in layout.handover_sockets:  # of a killed process
+        handover.unlink(missing_ok=True)
     return stopped
 
 
@@ -115,6 +117,7 @@ _TITLES = {
     system.POSTGRES: "PostgreSQL",
     system.MIGRATIONS: "Database schema",
     system.PROCESSOR: "Processor",
+    system.PROXY: "Proxy",
     system.API: "API",
 }
 _PORTS_TRIED = 100

@@ -8,6 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from gpudev.http_edge.connection_handover import API_SOCKET, PROXY_SOCKET
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -50,6 +52,11 @@ class Layout:
     def folder_identity(self) -> Path:
         """Device and inode of `run` when it was written: they differ in a copy of the folder."""
         return self.run / "place"
+
+    @property
+    def handover_sockets(self) -> tuple[Path, Path]:
+        """Of API and proxy, which pass connections on to each other."""
+        return self.run / API_SOCKET, self.run / PROXY_SOCKET
 
     def pid_file(self, name: str) -> Path:
         return self.run / f"{name}.pid"

@@ -1,4 +1,4 @@
-"""The embedded system's processes: PostgreSQL, migrations, processor, API, and their environment.
+"""The embedded system's processes: PostgreSQL, migrations, processor, proxy, API, and their environment.
 
 As a program it is the supervisor of these processes, and reports its steps on the given file descriptor.
 """
@@ -23,11 +23,11 @@ from gpudev.embedded.supervised_processes import ChildSpec, StartupStep, Supervi
 from gpudev.log_output import LineLoggerFactory
 from gpudev.settings import API_ROLE, PROCESSOR_ROLE, Settings
 
-POSTGRES, MIGRATIONS, PROCESSOR, API = "postgres", "migrations", "processor", "api"
+POSTGRES, MIGRATIONS, PROCESSOR, PROXY, API = "postgres", "migrations", "processor", "proxy", "api"
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 SUPERVISOR_MODULE = "gpudev.embedded.system"
 """This module's name."""
-PART_NAMES = (POSTGRES, MIGRATIONS, PROCESSOR, API)
+PART_NAMES = (POSTGRES, MIGRATIONS, PROCESSOR, PROXY, API)
 """In the order of their start."""
 
 
@@ -94,18 +94,24 @@ def startup_parts(settings: Settings, inherited: Mapping[str, str]) -> list[Supe
         # On one machine only one version runs at a time. A newer version may have left data, disks included, that this
         # one does not understand.
         SupervisedTask(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),
-        # Starts concurrently with the API; `up` checks through the API that it is alive.
-        SupervisedService(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_next_metrics_address(settings))),
-        SupervisedService(part(API, "api", role=API_ROLE), lambda: api_probe.is_live(api_url(settings))),
+        # Both start concurrently with the API; `up` checks then that they are alive.
+        SupervisedService(part(PROCESSOR, "processor", role=PROCESSOR_ROLE, own=_metrics_address(settings, 1))),
+        SupervisedService(
+            part(PROXY, "proxy", "--handover", str(layout.run), role=API_ROLE, own=_metrics_address(settings, 2))
+        ),
+        SupervisedService(
+            part(API, "api", "--handover", str(layout.run), role=API_ROLE),
+            lambda: api_probe.is_live(api_url(settings)),
+        ),
     ]
 
 
-def _next_metrics_address(settings: Settings) -> dict[str, str]:
-    """The processor serves its metrics on the port after the API's: on one machine they cannot share one."""
+def _metrics_address(settings: Settings, offset: int) -> dict[str, str]:
+    """Processor and proxy serve their metrics on the ports after the API's: on one machine they cannot share one."""
     if not settings.metrics_address:
         return {}
     address = parse_bind_address(settings.metrics_address)
-    return {"GPU_DEV_METRICS_ADDRESS": str(replace(address, port=address.port + 1))}
+    return {"GPU_DEV_METRICS_ADDRESS": str(replace(address, port=address.port + offset))}
 
 
 def api_url(settings: Settings) -> str:

@@ -34,6 +34,7 @@ from gpudev.embedded.control_plane import (
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
 from gpudev.embedded.supervised_processes import wait_until
+from gpudev.http_edge.connection_handover import PROXY_SOCKET, is_received
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
 
@@ -219,9 +220,9 @@ def _stop_on_failure(layout: Layout) -> Iterator[None]:
 def _await_ready(up: UpContext, supervisor: ProcessIdentity, since: str) -> RunningSystem:
     advice = f"See the logs in {up.layout.logs}; `gpu-dev down`, then `gpu-dev up`."
     with up.output.step("Ready", advice=advice):
-        if not wait_until(lambda: api_probe.why_not_ready(up.api_url) is None, up.options.timeout, every=0.05):
-            reason = api_probe.why_not_ready(up.api_url) or "not ready in time"
-            raise StepFailed("Ready", reason, advice=advice, log=up.layout.log_file(system.PROCESSOR))
+        if not wait_until(lambda: _why_not_ready(up) is None, up.options.timeout, every=0.05):
+            part, reason = _why_not_ready(up) or (system.PROCESSOR, "not ready in time")
+            raise StepFailed("Ready", reason, advice=advice, log=up.layout.log_file(part))
     with up.output.step("Your key", advice=advice) as notes:
         try:
             credential = owner_credentials.ensure_owner_key(
@@ -235,6 +236,15 @@ def _await_ready(up: UpContext, supervisor: ProcessIdentity, since: str) -> Runn
         status = _await_nodes(up, credential.api_key)
         notes.append(f"{len(status.nodes)} found")
     return RunningSystem(supervisor, since, credential, status, describe_isolation(up.settings))
+
+
+def _why_not_ready(up: UpContext) -> tuple[str, str] | None:
+    """The process whose log says more, and the reason. None: everything is ready."""
+    if (reason := api_probe.why_not_ready(up.api_url)) is not None:
+        return system.PROCESSOR, reason
+    if not is_received(up.layout.run / PROXY_SOCKET):
+        return system.PROXY, "the proxy does not answer"
+    return None
 
 
 def _await_nodes(up: UpContext, api_key: str) -> ClusterStatus:
@@ -269,7 +279,7 @@ def _describe_system(up: UpContext, running: RunningSystem) -> dict[str, Any]:
 
 def _pids(layout: Layout) -> dict[str, int]:
     pids = {}
-    for name in ("supervisor", system.POSTGRES, system.PROCESSOR, system.API):
+    for name in ("supervisor", system.POSTGRES, system.PROCESSOR, system.PROXY, system.API):
         try:
             pids[name] = int(layout.pid_file(name).read_text(encoding="ascii").split()[0])
         except (OSError, ValueError, IndexError):

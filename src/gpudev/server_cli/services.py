@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -15,48 +17,44 @@ from gpudev.bootstrap.service_runtime import (
 )
 from gpudev.server_cli.command_runtime import load_server_settings
 
+_HANDOVER = click.option(
+    "--handover",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="FOLDER",
+    help="Serve one port with two processes, `api` and `proxy`, which pass connections to each other through sockets "
+    "in this folder. Only their user may have access to it.",
+)
+
 
 @click.command()
 @click.option("--host", help="Address to listen on (GPU_DEV_API_HOST).")
 @click.option("--port", type=int, help="Port to listen on (GPU_DEV_API_PORT).")
-def api(host: str | None, port: int | None) -> None:
-    """Serve the REST API until stopped."""
+@_HANDOVER
+def api(host: str | None, port: int | None, handover: Path | None) -> None:
+    """Serve the REST API until stopped, with ssh and Jupyter on the same port."""
     import uvloop
 
     from gpudev.api.app import create_app
     from gpudev.bootstrap.api import open_api_dependencies
-    from gpudev.bootstrap.listeners import GracefulServer, serve_tls_listener
+    from gpudev.bootstrap.handover import open_api_server
+    from gpudev.bootstrap.listeners import serve_tls_listener
     from gpudev.bootstrap.observability import HealthAndMetrics, open_tracer, serve_metrics
-    from gpudev.bootstrap.proxy import open_jupyter_proxy, open_ssh_sessions
 
     settings = load_server_settings()
+    settings = replace(settings, api_host=host or settings.api_host, api_port=port or settings.api_port)
     configure_logging(settings)
 
     async def serve() -> None:
         async with (
             open_tracer(settings, "gpu-dev-api") as tracer,
             open_api_dependencies(settings, tracer) as services,
-            open_ssh_sessions(services) as sessions,
-            open_jupyter_proxy(
-                settings,
-                services.reservations,
-                services.proxy_tokens,
-                services.jupyter_keys,
-                trail=services.trail,
-                clock=services.clock,
-            ) as jupyter,
+            open_api_server(create_app(services), services, handover) as (server, watchdog),
+            serve_metrics(settings, HealthAndMetrics(watchdog=watchdog, check_ready=services.ping)),
+            serve_tls_listener(server.config, settings),
         ):
             tune_garbage_collector()
             rlimits.raise_open_files_limit()
-            app = create_app(services)
-            config = jupyter.server_config(
-                app, sessions, host or settings.api_host, port or settings.api_port, settings.guarding
-            )
-            async with (
-                serve_metrics(settings, HealthAndMetrics(watchdog=sessions.watchdog, check_ready=services.ping)),
-                serve_tls_listener(config, settings),
-            ):
-                await GracefulServer(config, on_stop=app.state.stopping.set).serve()
+            await server.serve()
 
     uvloop.run(serve())
 
@@ -64,10 +62,12 @@ def api(host: str | None, port: int | None) -> None:
 @click.command()
 @click.option("--host", help="Address to listen on (GPU_DEV_PROXY_HOST).")
 @click.option("--port", type=int, help="Port to listen on (GPU_DEV_PROXY_PORT).")
-def proxy(host: str | None, port: int | None) -> None:
+@_HANDOVER
+def proxy(host: str | None, port: int | None, handover: Path | None) -> None:
     """Serve the ssh and Jupyter proxy until stopped, separately from the API (which has its own)."""
     import uvloop
 
+    from gpudev.bootstrap.handover import open_proxy_beside_api
     from gpudev.bootstrap.listeners import GracefulServer
     from gpudev.bootstrap.observability import serve_metrics
     from gpudev.bootstrap.proxy import open_proxy
@@ -79,6 +79,10 @@ def proxy(host: str | None, port: int | None) -> None:
         async with open_proxy(settings) as (health, sessions, jupyter), serve_metrics(settings, health):
             tune_garbage_collector()
             rlimits.raise_open_files_limit()
+            if handover is not None:
+                async with open_proxy_beside_api(jupyter, sessions, handover, settings.guarding) as server:
+                    await server.serve(sockets=[])
+                return
             config = jupyter.server_config(
                 health.health_app(),
                 sessions,

@@ -148,10 +148,10 @@ class Settings:
         if self.listen:
             address = parse_listen_address(self.listen)
             own.add((address.host, address.port))
-        if self.metrics_address:  # on one machine API and processor use neighbouring ports
+        if self.metrics_address:  # on one machine API, processor and proxy use neighbouring ports
             metrics = parse_bind_address(self.metrics_address)
             own.update(
-                (metrics.host, metrics.port + offset) for offset in ((-1, 0, 1) if self.cluster == "local" else (0,))
+                (metrics.host, metrics.port + offset) for offset in (range(-2, 3) if self.cluster == "local" else (0,))
             )
         return frozenset(own)
 

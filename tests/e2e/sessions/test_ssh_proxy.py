@@ -20,6 +20,7 @@ from support.paths import SUPPORT
 from support.polling import eventually
 from support.ports import free_port
 from support.system.embedded_system import System
+from support.system.shell import proxied_options, proxied_ssh
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -35,16 +36,6 @@ def job(system: System) -> Iterator[Job]:
     system.run("cancel", reserved["job_id"], "--yes")
 
 
-def proxied(system: System, job: Job) -> list[str]:
-    """ssh options that go through the proxy, and could not go anywhere else."""
-    command = f"{shlex.quote(sys.executable)} -m gpudev.cli proxy-command {job['job_id']}"
-    return [*system.ssh_options(job), "-o", f"ProxyCommand={command}"]
-
-
-def ssh(system: System, job: Job, *options: str) -> list[str]:
-    return ["ssh", *proxied(system, job), *options, "dev@nowhere.invalid"]
-
-
 def run(system: System, command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         command, env=system.environment, check=False, capture_output=True, text=True, timeout=90, **more
@@ -55,7 +46,7 @@ def run(system: System, command: list[str], **more: Any) -> subprocess.Completed
 
 def test_a_command_runs_with_its_input_its_output_and_its_exit_code(system: System, job: Job) -> None:
     done = subprocess.run(
-        [*ssh(system, job), "cat; echo oh >&2; exit 3"],
+        [*proxied_ssh(system, job), "cat; echo oh >&2; exit 3"],
         input="hello",
         env=system.environment,
         check=False,
@@ -69,18 +60,18 @@ def test_a_command_runs_with_its_input_its_output_and_its_exit_code(system: Syst
 def test_files_go_both_ways_by_scp_and_sftp(system: System, job: Job, tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     (tmp_path / "up").write_bytes(content)
-    options = proxied(system, job)
+    options = proxied_options(system, job)
     run(system, ["scp", "-q", *options, str(tmp_path / "up"), "dev@nowhere.invalid:big"])
     (tmp_path / "orders").write_text(f"get big {tmp_path / 'down'}\nrename big bigger\n")
     run(system, ["sftp", "-q", *options, "-b", str(tmp_path / "orders"), "dev@nowhere.invalid"])
     assert (tmp_path / "down").read_bytes() == content
-    assert run(system, [*ssh(system, job), "stat -c %s bigger"]).stdout == f"{len(content)}\n"
+    assert run(system, [*proxied_ssh(system, job), "stat -c %s bigger"]).stdout == f"{len(content)}\n"
 
 
 def test_a_program_that_takes_its_time_gets_every_byte_as_it_was(system: System, job: Job) -> None:
     content = os.urandom(30_000_000)
     done = subprocess.run(
-        [*ssh(system, job), "sleep 0.5; sha256sum"],
+        [*proxied_ssh(system, job), "sleep 0.5; sha256sum"],
         input=content,
         env=system.environment,
         check=False,
@@ -96,16 +87,16 @@ def test_rsync_copies_a_folder_there(system: System, job: Job, tmp_path: Path) -
         pytest.skip("NOT TESTED: there is no rsync on this machine (make test installs it where it can)")
     for number in range(300):
         (tmp_path / f"file-{number}").write_bytes(os.urandom(number * 10))
-    shell = " ".join(f"'{part}'" for part in ssh(system, job)[:-1])
+    shell = " ".join(f"'{part}'" for part in proxied_ssh(system, job)[:-1])
     run(system, ["rsync", "-a", "-e", shell, f"{tmp_path}/", "dev@nowhere.invalid:synced/"])
-    said = run(system, [*ssh(system, job), "ls synced | wc -l; cat synced/* | md5sum"]).stdout.split()
+    said = run(system, [*proxied_ssh(system, job), "ls synced | wc -l; cat synced/* | md5sum"]).stdout.split()
     assert said[0] == "300"
 
 
 def test_a_full_screen_program_follows_a_resize(system: System, job: Job) -> None:
     if shutil.which("less") is None:
         pytest.skip("NOT TESTED: there is no less on this machine (make test installs it as root)")
-    with Terminal(ssh(system, job, "-tt"), rows=24, columns=80, env=system.environment) as terminal:
+    with Terminal(proxied_ssh(system, job, "-tt"), rows=24, columns=80, env=system.environment) as terminal:
         terminal.wait_for("$", seconds=30)
         terminal.type("seq 1 500 > /tmp/numbers; less /tmp/numbers\n")
         terminal.wait_for("\n23")
@@ -167,7 +158,7 @@ def test_what_vs_code_needs_works_over_one_connection(system: System, job: Job, 
     ]  # fmt: skip
     program = f"exec python3 -c '{ANSWERING}' {inside} {remote_path}"
     working = subprocess.Popen(
-        [*ssh(system, job, "-T", "-o", "ExitOnForwardFailure=yes", *forwards), program],
+        [*proxied_ssh(system, job, "-T", "-o", "ExitOnForwardFailure=yes", *forwards), program],
         env=system.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -198,11 +189,11 @@ def test_nothing_is_forwarded_to_the_control_plane_or_to_where_clouds_tell_secre
     description = json.loads((system.home / "state" / "run" / "system.json").read_text())["isolation"]
     control_plane = "connect failed" if "its own network" in description else "administratively prohibited"
     plain, socks, other = free_port(), free_port(), free_port()
-    own_name = run(system, [*ssh(system, job), "hostname"]).stdout.strip()
+    own_name = run(system, [*proxied_ssh(system, job), "hostname"]).stdout.strip()
     targets = {f"{host}:{port}": control_plane for host in ("127.0.0.1", "0.0.0.0", own_name)}
     for target, reason in (targets | {"169.254.169.254:80": "administratively prohibited"}).items():
         done = subprocess.run(
-            [*ssh(system, job, "-W", target)],
+            [*proxied_ssh(system, job, "-W", target)],
             input="GET /health/live HTTP/1.0\r\n\r\n",
             env=system.environment, check=False, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
@@ -211,7 +202,7 @@ def test_nothing_is_forwarded_to_the_control_plane_or_to_where_clouds_tell_secre
     forwards = ["-L", f"127.0.0.1:{plain}:127.0.0.1:{port}", "-D", f"127.0.0.1:{socks}"]
     forwards += ["-L", f"127.0.0.1:{other}:127.0.0.1:{job['node_port']}"]  # its own ssh server is no secret
     working = subprocess.Popen(
-        [*ssh(system, job, "-T", *forwards), "echo in; exec cat"],
+        [*proxied_ssh(system, job, "-T", *forwards), "echo in; exec cat"],
         env=system.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     with working:
@@ -229,7 +220,7 @@ def test_many_sessions_at_once(system: System, job: Job) -> None:
     """Each with an ssh client and a connection of its own. `make bench ONLY=proxy` opens 200."""
     shells = [
         subprocess.Popen(
-            [*ssh(system, job, "-T", "-o", "ConnectTimeout=120"), "exec cat"],
+            [*proxied_ssh(system, job, "-T", "-o", "ConnectTimeout=120"), "exec cat"],
             env=system.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )
         for _ in range(MANY)
@@ -271,7 +262,7 @@ def test_a_session_ends_with_the_key_that_opened_it(system: System, job: Job) ->
     (own,) = json.loads((system.home / ".gpu-dev" / "credentials").read_text()).values()
     other = json.loads(system.server("users", "key", job["user"], "--json").stdout)["api_key"]
     session = subprocess.Popen(
-        [*ssh(system, job), "echo in; exec cat"],
+        [*proxied_ssh(system, job), "echo in; exec cat"],
         env={**system.environment, "GPU_DEV_API_KEY": other},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -327,7 +318,7 @@ def test_ssh_knows_it_by_name(system: System, job: Job) -> None:
 def test_a_session_ends_with_its_reservation_and_says_why(system: System) -> None:
     brief = system.ask("reserve", "--gpus", "1", "--hours", "1", "--disk", "none", "--yes")
     session = subprocess.Popen(
-        [*ssh(system, brief), "echo in; exec cat"],
+        [*proxied_ssh(system, brief), "echo in; exec cat"],
         env=system.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with session:

@@ -1,39 +1,17 @@
 """kill -9 of every part, while reservations are pending, preparing and active: nothing lost, doubled or stuck."""
 
-import subprocess
 import time
 
 import pytest
 
 from support.polling import eventually
 from support.system.embedded_system import System
+from support.system.shell import Shell
 
 pytestmark = pytest.mark.slow
 
 
-class Shell:
-    """An ssh session that was opened before the fault, and is spoken to after it."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen([*command, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def echo(self, text: str) -> str:
-        said, heard = self._process.stdin, self._process.stdout
-        assert said is not None
-        assert heard is not None
-        said.write(text + "\n")
-        said.flush()
-        return heard.readline().strip()
-
-    def __enter__(self) -> "Shell":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._process:
-            self._process.terminate()
-
-
-@pytest.mark.parametrize("part", ["processor", "api", "postgres"])
+@pytest.mark.parametrize("part", ["processor", "api", "proxy", "postgres"])
 def test_a_killed_part_costs_nothing_but_a_moment(clean: System, part: str) -> None:
     active = clean.ask("reserve", "--gpus", "2", "--hours", "1", "--yes")
     with Shell(clean.ssh(active)) as shell:

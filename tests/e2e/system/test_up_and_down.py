@@ -56,7 +56,7 @@ def kill_part(machine: Machine, name: str) -> None:
 def test_one_life_from_up_to_down(machine: Machine) -> None:
     up = machine.run("up")
     assert up.returncode == 0, up.stdout + up.stderr
-    for step in ("PostgreSQL", "Database schema", "Processor", "API", "Ready", "Your key", "Nodes"):
+    for step in ("PostgreSQL", "Database schema", "Processor", "Proxy", "API", "Ready", "Your key", "Nodes"):
         assert f"  {step} " in up.stdout
     described = json.loads(machine.layout.system_file.read_text())
     url = described["api_url"]
@@ -68,6 +68,7 @@ def test_one_life_from_up_to_down(machine: Machine) -> None:
         "supervisor": True,
         "postgres": True,
         "processor": True,
+        "proxy": True,
         "api": True,
     }
     assert answers(f"{url}/v1/jobs") == 401
@@ -84,6 +85,7 @@ def test_one_life_from_up_to_down(machine: Machine) -> None:
     assert machine.processes() == []
     assert not machine.layout.system_file.exists()
     assert answers(f"{url}/health/live") == 0
+    assert list(machine.layout.run.glob("*.sock")) == []
 
     nothing = machine.run("down")
     assert nothing.returncode == 0
@@ -191,8 +193,10 @@ def test_after_the_supervisor_was_killed_up_replaces_what_it_left_and_down_leave
     assert left == set(), "nothing runs twice"
 
     kill_part(machine, "supervisor")
+    kill_part(machine, "proxy")
     assert machine.run("down").returncode == 0
     assert machine.processes() == []
+    assert list(machine.layout.run.glob("*.sock")) == []
 
 
 def test_a_taken_port_that_was_asked_for_is_refused(machine: Machine) -> None:

@@ -13,7 +13,7 @@ from gpudev.api.http.middleware import RequestMeter
 from gpudev.bootstrap.observability import HealthAndMetrics, serve_metrics
 from gpudev.domain.addresses import ListenAddress, parse_bind_address
 from gpudev.domain.errors import Invalid, Unavailable
-from gpudev.embedded.system import PROCESSOR, startup_parts
+from gpudev.embedded.system import PROCESSOR, PROXY, startup_parts
 from gpudev.metrics.instruments import request_seconds, requests
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.settings import Settings, load_settings
@@ -99,19 +99,20 @@ def test_what_is_no_address_with_a_port_is_refused_by_the_settings_name(text: st
         load_settings({"GPU_DEV_METRICS_ADDRESS": text})
 
 
-def test_on_one_machine_the_processor_tells_its_metrics_one_port_further(settings: Settings) -> None:
+def test_on_one_machine_processor_and_proxy_tell_their_metrics_on_the_next_ports(settings: Settings) -> None:
     parts = startup_parts(
         replace(settings, metrics_address="127.0.0.1:9090"), {"GPU_DEV_METRICS_ADDRESS": "127.0.0.1:9090"}
     )
     told = {part.spec.name: part.spec.environment.get("GPU_DEV_METRICS_ADDRESS") for part in parts}
     assert told[PROCESSOR] == "127.0.0.1:9091"
+    assert told[PROXY] == "127.0.0.1:9092"
     assert told["api"] == "127.0.0.1:9090"
 
 
 def test_where_metrics_are_told_is_among_the_addresses_no_dev_server_is_led_to() -> None:
     assert ("0.0.0.0", 9090) in Settings(cluster="kubernetes", metrics_address="0.0.0.0:9090").own_addresses
     one_machine = Settings(metrics_address="127.0.0.1:9090")
-    assert {("127.0.0.1", 9090), ("127.0.0.1", 9091)} <= one_machine.own_addresses
+    assert {("127.0.0.1", 9090), ("127.0.0.1", 9091), ("127.0.0.1", 9092)} <= one_machine.own_addresses
 
 
 def test_requests_are_counted_by_the_route_never_by_the_path() -> None:

@@ -1,7 +1,8 @@
 """The real proxy as a process of its own, with a dev server and a Jupyter on one given port and fake tokens: for
 measuring what its event loop does to others. Tiny pieces are never too many here: the bounded work alone is measured.
 
-Prints its port. Arguments: the port of the dev server and Jupyter."""
+Prints its port. Arguments: the port of the dev server and Jupyter; and a folder, if another process has the port
+(`lone_api`)."""
 
 import asyncio
 import contextlib
@@ -9,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +22,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from gpudev.api.http.connection_limits import limited_http_protocol
+from gpudev.bootstrap.handover import open_proxy_beside_api
 from gpudev.bootstrap.proxy import JupyterProxy
 from gpudev.domain.ids import ReservationId, UserId
 from gpudev.domain.reservations.lifecycle import Status
@@ -36,7 +39,7 @@ from gpudev.proxy.jupyter.http_proxy import JupyterAccess
 from gpudev.proxy.jupyter.websocket_proxy import JupyterWebSockets
 from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import SshSessions
-from gpudev.settings import ProxySettings
+from gpudev.settings import ProxySettings, RequestGuardSettings
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
 from support.sessions.tiny_pieces import JOB
@@ -58,7 +61,7 @@ class PaperTokens:
 
 class PaperBrowsers:
     def __init__(self, endpoint: SshEndpoint) -> None:
-        self._admitted = AdmittedBrowser(_GRANT, "mallory", endpoint, JupyterSecrets("", "token", "key"))
+        self._admitted = AdmittedBrowser(_GRANT, "mallory", endpoint, JupyterSecrets("token", "", "key"))
 
     async def admit_browser(self, secret: str | None, reservation_id: str) -> AdmittedBrowser:
         return self._admitted
@@ -86,7 +89,8 @@ class PaperLog:
         raise NotImplementedError
 
 
-async def serve(port: int) -> None:
+def make_proxy(port: int) -> tuple[JupyterProxy, SshSessions, AuditTrail]:
+    """Everything admits everybody, and leads to this port."""
     clock, settings = SystemClock(), ProxySettings()
     endpoint = SshEndpoint("127.0.0.1", port, "dev", "")
     papers: Any = PaperTokens(endpoint)
@@ -97,7 +101,20 @@ async def serve(port: int) -> None:
     sessions._tiny_frames = guard._tiny_pieces = TokenBuckets(_ENDLESS, 60)
     browsers: Any = PaperBrowsers(endpoint)
     access = JupyterAccess(browsers, PlainTunnels(), guard, ())  # type: ignore[arg-type]
-    jupyter = JupyterProxy(access, JupyterWebSockets(access, tokens, settings))
+    return JupyterProxy(access, JupyterWebSockets(access, tokens, settings)), sessions, trail
+
+
+async def serve_beside_api(port: int, folder: Path) -> None:
+    jupyter, sessions, _ = make_proxy(port)
+    sessions.start()
+    jupyter.sockets.start()
+    async with open_proxy_beside_api(jupyter, sessions, folder, RequestGuardSettings()) as server:
+        print(0, flush=True)
+        await server.serve(sockets=[])
+
+
+async def serve(port: int) -> None:
+    jupyter, sessions, _ = make_proxy(port)
     sessions.start()
     jupyter.sockets.start()
     app = Starlette(routes=[Route("/health", lambda _request: PlainTextResponse("ok"))])
@@ -120,4 +137,5 @@ async def serve(port: int) -> None:
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    uvloop.run(serve(int(sys.argv[1])))
+    dev_server = int(sys.argv[1])
+    uvloop.run(serve_beside_api(dev_server, Path(sys.argv[2])) if sys.argv[2:] else serve(dev_server))

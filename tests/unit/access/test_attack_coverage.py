@@ -130,6 +130,10 @@ ATTACKS = {  # by folder and name; which file of the folder it is in may change
     "another user's Jupyter, forged cookies and links, WebSockets and requests from another origin": (
         "e2e/sessions::test_a_browser_that_followed_the_link_reaches_jupyter_and_nobody_else_does"
     ),
+    "tiny pieces of a Jupyter or an ssh client that stall everybody": (
+        "integration/sessions::test_health_is_answered_while_tiny_pieces_arrive"
+    ),
+    "tiny pieces, one machine": "integration/sessions::test_the_bytes_of_an_attack_never_reach_the_api",
     "guessing Jupyter's cookies and links": "integration/sessions::test_an_address_that_tries_many_has_to_wait",
     "a page from elsewhere": "unit/sessions::test_pages_from_elsewhere_may_not",
     "what opens the way, told to a hostile Jupyter": "unit/sessions::test_nothing_that_opens_a_way_through_us_goes_in",

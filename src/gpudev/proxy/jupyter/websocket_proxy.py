@@ -55,8 +55,9 @@ class JupyterWebSockets:
         for socket in list(self._open):
             socket.abort()
 
-    def make_socket(self) -> "JupyterWebSocket":
-        return JupyterWebSocket(self)
+    def make_socket(self, peer: str | None = None) -> "JupyterWebSocket":
+        """`peer`: the browser's address, if the connection does not show it."""
+        return JupyterWebSocket(self, peer)
 
     def add(self, socket: "JupyterWebSocket", grant: Grant) -> None:
         if len(self._open) >= self._settings.most:
@@ -96,8 +97,9 @@ class JupyterWebSockets:
 class JupyterWebSocket(asyncio.Protocol):
     """The browser's side of one WebSocket."""
 
-    def __init__(self, sockets: JupyterWebSockets) -> None:
+    def __init__(self, sockets: JupyterWebSockets, peer: str | None = None) -> None:
         self._sockets = sockets
+        self._given_peer = peer
         self._client: asyncio.Transport
         self._buffered = b""
         self._proxy_task: asyncio.Task[None] | None = None
@@ -160,7 +162,7 @@ class JupyterWebSocket(asyncio.Protocol):
         method, target, headers = _parse_head(head)
         peer = self._client.get_extra_info("peername")
         guard = self._sockets.access.guard
-        client = guard.identify_client(peer[0] if isinstance(peer, tuple) else None, headers)
+        client = guard.identify_client(self._given_peer or (peer[0] if isinstance(peer, tuple) else None), headers)
         jupyter_path = header_rules.find_jupyter_path(target.partition(b"?")[0].decode("latin-1"))
         try:
             if jupyter_path is None:

@@ -83,9 +83,10 @@ class SshSessions:
                 while self._open:  # noqa: ASYNC110 - sessions remove themselves
                     await asyncio.sleep(0.01)
 
-    def make_tunnel(self, **_: object) -> Tunnel:
-        """The protocol of one client's connection. The web server calls this for a WebSocket upgrade."""
-        return Tunnel(self)
+    def make_tunnel(self, peer: str | None = None, **_: object) -> Tunnel:
+        """The protocol of one client's connection. The web server calls this for a WebSocket upgrade. `peer`: the
+        client's address, if the connection does not show it."""
+        return Tunnel(self, peer)
 
     def identify_client(self, peer: str | None, request: Request) -> ProxyClient:
         return self._guard.identify_client(peer, request.headers.get_all("X-Forwarded-For"))

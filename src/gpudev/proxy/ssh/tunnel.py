@@ -51,8 +51,9 @@ _PONG = 0x8A
 class Tunnel(asyncio.BufferedProtocol):
     """The client's side of a session; owns the dev server's side."""
 
-    def __init__(self, sessions: "SessionRegistry") -> None:
+    def __init__(self, sessions: "SessionRegistry", peer: str | None = None) -> None:
         self._sessions = sessions
+        self._given_peer = peer
         self._websocket = ServerProtocol(max_size=_LARGEST_MESSAGE)
         self._frames: websocket.FrameReader | None = websocket.FrameReader(apply_mask)
         """None: after a protocol error, the library handles everything."""
@@ -365,7 +366,7 @@ class Tunnel(asyncio.BufferedProtocol):
 
     def _peer(self) -> str | None:
         peer = self._client.get_extra_info("peername")
-        return str(peer[0]) if isinstance(peer, tuple) else None
+        return self._given_peer or (str(peer[0]) if isinstance(peer, tuple) else None)
 
     def _report_end(self, admitted: AdmittedSession, ending: SessionEnd) -> None:
         assert self._proxy_client is not None
