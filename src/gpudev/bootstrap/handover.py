@@ -21,13 +21,8 @@ from gpudev.api.http.handover_protocol import HandoverHttpProtocol, HandoverRule
 from gpudev.bootstrap.listeners import GracefulServer
 from gpudev.bootstrap.proxy import JupyterProxy, open_jupyter_proxy, open_ssh_sessions, public_server_config
 from gpudev.domain.errors import Unavailable
-from gpudev.http_edge.connection_handover import (
-    API_SOCKET,
-    PROXY_SOCKET,
-    ConnectionReceiver,
-    ConnectionSender,
-    ReceivedConnection,
-)
+from gpudev.http_edge.connection_handover import ConnectionReceiver, ConnectionSender, ReceivedConnection
+from gpudev.http_edge.handover_sockets import API_SOCKET, PROXY_SOCKET
 from gpudev.http_edge.html_pages import wants_html
 from gpudev.metrics.loop_watchdog import LoopWatchdog
 from gpudev.proxy.jupyter.headers import find_jupyter_path

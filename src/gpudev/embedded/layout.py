@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gpudev.http_edge.connection_handover import API_SOCKET, PROXY_SOCKET
+from gpudev.http_edge.handover_sockets import API_SOCKET, PROXY_SOCKET
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from gpudev.embedded.control_plane import (
 from gpudev.embedded.layout import Layout, newest_migration, read_json, write_json
 from gpudev.embedded.progress_output import ProgressOutput, StepFailed
 from gpudev.embedded.supervised_processes import wait_until
-from gpudev.http_edge.connection_handover import PROXY_SOCKET, is_received
+from gpudev.http_edge.handover_sockets import PROXY_SOCKET, is_received
 from gpudev.settings import Settings
 from gpudev.wire.cluster import ClusterStatus, NodeView
 

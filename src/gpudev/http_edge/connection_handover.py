@@ -7,26 +7,23 @@ and interprets none.
 """
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import structlog
 
+from gpudev.http_edge.handover_sockets import short_path
+
 log = structlog.get_logger(__name__)
-API_SOCKET, PROXY_SOCKET = "api.sock", "proxy.sock"
-"""Where API and proxy receive connections from each other, in a folder of this user."""
 _BACKLOG = 2048
 _MAX_MESSAGE_BYTES = 64 * 1024
 """Fits into a socket's send buffer, so that a message is sent at once or not at all."""
-_MAX_PATH_BYTES = 100
-"""Of a unix socket's address: Linux accepts 107 bytes, macOS 103."""
 _RECEIVE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -88,7 +85,7 @@ class ConnectionSender:
         head = {"client": origin.client, "scheme": origin.scheme, "length": len(data)}
         message = json.dumps(head).encode() + b"\n" + data
         try:
-            with socket.socket(socket.AF_UNIX) as line, _short_path(self._receiver) as address:
+            with socket.socket(socket.AF_UNIX) as line, short_path(self._receiver) as address:
                 line.setblocking(False)  # a receiver that hangs does not stop this process
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MAX_MESSAGE_BYTES)
                 line.connect(address)
@@ -323,7 +320,7 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
     try:
-        with _short_path(path) as address:
+        with short_path(path) as address:
             listener.bind(address)
     except OSError:
         listener.close()
@@ -333,27 +330,3 @@ def _listen(path: Path) -> socket.socket:
     listener.listen(_BACKLOG)
     listener.setblocking(False)
     return listener
-
-
-@contextlib.contextmanager
-def _short_path(path: Path) -> Iterator[str]:
-    """An address for the socket: that of a long path goes through its folder's descriptor."""
-    if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
-def is_received(path: Path) -> bool:
-    """Whether a process receives connections there."""
-    try:
-        with socket.socket(socket.AF_UNIX) as line, _short_path(path) as address:
-            line.setblocking(False)
-            line.connect(address)
-    except OSError:
-        return False
-    return True

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from gpudev.adapters.tls import ensure_certificate
 from gpudev.bootstrap.listeners import GracefulServer, serve_tls_listener
 from gpudev.bootstrap.proxy import JupyterProxy
-from gpudev.http_edge.connection_handover import API_SOCKET, PROXY_SOCKET, is_received
+from gpudev.http_edge.handover_sockets import API_SOCKET, PROXY_SOCKET, is_received
 from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.settings import RequestGuardSettings, Settings
 from support.api.serving import port_of
