@@ -12,9 +12,9 @@ WORKERS ?= 3
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-up: ## Start the whole system on this machine and test it with a first dev server
+up: ## Start the whole system on this machine and test it with a first dev server (ARGS="--timeout 600")
 	@tools/bootstrap server
-	@./gpu-dev up
+	@./gpu-dev up $(ARGS)
 	@SSH_ONLY=1 tools/with-test-tools $(PYTHON) tools/first-server
 
 down: ## Stop the system; its data stays

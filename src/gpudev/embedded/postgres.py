@@ -126,7 +126,7 @@ class EmbeddedPostgres:
         self._end_orphans()
         self._correct_lock_file()
 
-    def start(self, *, timeout: float = 30.0) -> ProcessIdentity:
+    def start(self, *, timeout: float = 180.0) -> ProcessIdentity:
         """Starts the server in the background unless it runs. Returns once it accepts connections."""
         deadline = time.monotonic() + timeout
         attempts = 0

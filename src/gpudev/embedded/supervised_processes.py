@@ -226,7 +226,8 @@ class SupervisedService:
 
     spec: ChildSpec
     is_ready: Callable[[], bool] = lambda: True
-    ready_within: float = 30.0
+    ready_within: float = 600.0
+    """Seconds. Long, because `up` has its own --timeout: this one ends a start that nobody waits for."""
 
     @property
     def name(self) -> str:

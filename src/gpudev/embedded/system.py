@@ -90,7 +90,7 @@ def startup_parts(settings: Settings, inherited: Mapping[str, str]) -> list[Supe
         stop_signals=((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
     )
     return [
-        SupervisedService(database, postgres.is_ready, ready_within=60.0),
+        SupervisedService(database, postgres.is_ready),
         # On one machine only one version runs at a time. A newer version may have left data, disks included, that this
         # one does not understand.
         SupervisedTask(part(MIGRATIONS, "migrate", "--roles", "--refuse-newer")),

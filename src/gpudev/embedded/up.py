@@ -55,7 +55,7 @@ class UpOptions:
     foreground: bool = False
     at_boot: bool = False
     json: bool = False
-    timeout: float = 60.0
+    timeout: float = 180.0
     """Seconds that each phase of the start may take."""
 
 
