@@ -33,7 +33,9 @@ from gpudev.server_cli.command_runtime import load_server_settings
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Private key of the certificate.")
 @click.option("--foreground", is_flag=True, help="Run in the foreground; Ctrl-C stops the system.")
 @click.option("--at-boot", is_flag=True, help="Also install a systemd unit that starts it at boot.")
-@click.option("--timeout", type=float, default=180.0, show_default=True, help="Maximum seconds for each phase of the start.")
+@click.option(
+    "--timeout", type=float, default=180.0, show_default=True, help="Maximum seconds for each phase of the start."
+)
 @click.option("--json", is_flag=True, help="Print JSON.")
 def up(**options: Any) -> None:
     """Start the whole system on this machine, unless it already runs."""

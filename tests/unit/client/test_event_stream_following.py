@@ -100,6 +100,15 @@ def test_nobody_waits_beyond_the_time_they_gave() -> None:
         drive(followed.next(), [])
 
 
+def test_nobody_is_told_of_a_state_before_the_one_they_know() -> None:
+    preparing = replace(JOB, status="preparing", version=JOB.version + 1)
+    followed = following(Time(), known_version=preparing.version)
+    news, _ = drive(followed.next(), [stream(), *told(JOB), *told(preparing)])
+    assert news.reply.value.status == "preparing"
+    news, _ = drive(followed.next(), [*told(JOB), *told(preparing)])
+    assert news.reply.value.status == "preparing"
+
+
 def test_whoever_waits_is_told_of_every_change_and_the_stream_is_closed() -> None:
     seen: list[JobView] = []
     ready = replace(JOB, status="active")

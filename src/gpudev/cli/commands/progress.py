@@ -35,10 +35,12 @@ ThreadEvent = JobUpdate | ConnectionLost | WatchFailed
 
 
 class WatchThread:
-    def __init__(self, api: CommandApi, job_id: str, *, patience: float) -> None:
+    def __init__(self, api: CommandApi, job: JobView, *, patience: float) -> None:
         """`api` must not be shared with other threads."""
         self._api = api
-        self._watch = event_stream.JobWatch(api.client, job_id, patience=patience)
+        self._watch = event_stream.JobWatch(
+            api.client, job.reservation_id, patience=patience, known_version=job.version
+        )
         self._events: queue.SimpleQueue[ThreadEvent] = queue.SimpleQueue()
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
@@ -102,7 +104,7 @@ def wait_until_ready(
     display = _choose_display(quiet, releasing)
     try:
         display.show(first.value)
-        with WatchThread(session.new_api(), first.value.reservation_id, patience=read_patience(session.env)) as watch:
+        with WatchThread(session.new_api(), first.value, patience=read_patience(session.env)) as watch:
             return _follow_with_display(watch, display)
     except KeyboardInterrupt:
         raise _interrupted_error(first.value) from None

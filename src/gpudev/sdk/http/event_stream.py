@@ -174,12 +174,15 @@ class JobWatch(ReconnectingStream[WatchEvent]):
         job_id: str,
         *,
         patience: float,
+        known_version: int = 0,
         deadline: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`patience`: seconds without a response until it gives up. `deadline`: end of the wait, by the clock `now`."""
+        """`patience`: seconds without a response until it gives up. `known_version`: states before it are skipped; a
+        stream may begin with one. `deadline`: end of the wait, by the clock `now`."""
         super().__init__(client, job_id)
         self._patience = patience
+        self._known_version = known_version
         self._deadline = deadline
         self._now = now
         self._last_received_at = now()
@@ -195,7 +198,9 @@ class JobWatch(ReconnectingStream[WatchEvent]):
         while (event := (yield from self._next_event())) is not None:
             if event.kind == "job":
                 self._polls_first = False
-                return self._received(_read_job(event.data))
+                update = self._received(_read_job(event.data))
+                if update.reply.value.version >= self._known_version:
+                    return update
         return None
 
     def _on_broken(self, error: Unavailable) -> WatchEvent:
@@ -206,6 +211,7 @@ class JobWatch(ReconnectingStream[WatchEvent]):
 
     def _received(self, reply: ApiReply[JobView]) -> JobUpdate:
         self._last_received_at = self._now()
+        self._known_version = max(self._known_version, reply.value.version)
         return JobUpdate(reply)
 
     def _time_left(self) -> float | None:

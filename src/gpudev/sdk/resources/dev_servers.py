@@ -271,7 +271,13 @@ class _ReservationContextMethods(Resource):
         self._submission = endpoints.submit_job(request, str(uuid.uuid4()))
         self._job = yield from self._client.fetch_value(self._submission)
         patience = read_patience(self._session.env)
-        watch = JobWatch(self._client, self._job.reservation_id, patience=patience, deadline=deadline)
+        watch = JobWatch(
+            self._client,
+            self._job.reservation_id,
+            patience=patience,
+            known_version=self._job.version,
+            deadline=deadline,
+        )
         self._job = yield from wait_until_ready(watch, self._job, self._options.on_change)
         return check_ready(self._job)
 

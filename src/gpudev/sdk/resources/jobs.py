@@ -117,7 +117,9 @@ class JobMethods(Resource):
     def _watch(self, job: JobView, timeout: float | None) -> JobWatch:
         deadline = None if timeout is None else monotonic() + timeout
         patience = read_patience(self._session.env)
-        return JobWatch(self._client, job.reservation_id, patience=patience, deadline=deadline)
+        return JobWatch(
+            self._client, job.reservation_id, patience=patience, known_version=job.version, deadline=deadline
+        )
 
 
 class Jobs(JobMethods, SyncResource):
