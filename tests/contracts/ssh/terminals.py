@@ -154,10 +154,10 @@ class TerminalContract(SshServers):
             screen.wait_for_prompt_after("ready")
         ssh.send_message("Your reservation ends in 15 minutes.")
         for screen in screens:
-            screen.wait_for("*** Your reservation ends in 15 minutes. ***", within=5.0)
+            screen.wait_for("*** Your reservation ends in 15 minutes. ***", within=60.0)
         ssh.send_message("Second \x1b[2Jmessage.")
         for screen in screens:
-            screen.wait_for("Second  [2Jmessage.", within=5.0)
+            screen.wait_for("Second  [2Jmessage.", within=60.0)
             assert screen.transcript.count(b"15 minutes") == 1
 
     def test_a_new_shell_is_greeted_with_the_last_message_that_still_holds(

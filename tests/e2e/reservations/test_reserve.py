@@ -91,7 +91,7 @@ def test_everything_made_is_gone_when_a_reservation_ends(clean: System) -> None:
 def test_a_reservation_that_runs_out_ends_by_itself(clean: System) -> None:
     job = clean.ask("reserve", "--gpus", "1", "--hours", "0.001", "--disk", "none", "--yes")
     ended = clean.wait_for(job["job_id"], "expired")
-    assert seconds_between(job["expires_at"], ended["reservation_ended"]) < 2
+    assert seconds_between(job["expires_at"], ended["reservation_ended"]) < 20
     released = clean.wait_until_released(job["job_id"])
     assert released["failure_reason"] is None
 

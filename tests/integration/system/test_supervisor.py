@@ -47,7 +47,7 @@ for word in sys.argv[2:]:
     elif kind == "service":
         stages.append(SupervisedService(part(name, noted(code))))
     else:
-        stages.append(SupervisedService(part(name, noted(code)), file.exists, ready_within=5))
+        stages.append(SupervisedService(part(name, noted(code)), file.exists, ready_within=60))
 tell = lambda step: print("STEP", step.name, step.state, step.reason or "", flush=True)
 sys.exit(Supervisor(layout, stages, tell).run())
 """
