@@ -18,7 +18,7 @@ HASTY = CallLimits(
     attempts=2,
     connect_timeout=timedelta(seconds=5),
     read_timeout=timedelta(seconds=2),
-    deadline=timedelta(seconds=10),
+    deadline=timedelta(seconds=60),
     settle_time=timedelta(seconds=1),
 )
 """Gives up soon, so that tests of what lasts end soon."""
