@@ -658,7 +658,7 @@ async def test_a_command_that_starts_no_dev_servers_changes_nothing_of_the_netwo
     other = LocalCluster(own.state_dir, own.nodes, own.clock, mode=own.mode, network=None)
     await other.start()
     try:
-        assert await other.ensure_gone(spec.reservation_id)
+        await eventually_async(lambda: other.ensure_gone(spec.reservation_id))
     finally:
         await other.close()
     assert read_network_description(own.state_dir) == described

@@ -68,7 +68,7 @@ async def test_papers_cut_short_by_a_loss_of_power_hide_no_other_and_hold_nothin
     assert (seen[spec.reservation_id].phase, seen[spec.reservation_id].is_restartable) == (ServerPhase.DEAD, True)
     await world.ready(spec)
     (_papers(world, spec) / "launch.json").write_text(content)
-    assert await world.cluster.ensure_gone(spec.reservation_id)
+    await world.gone(spec.reservation_id)
 
 
 def _papers(world: LocalWorld, spec: ServerSpec) -> Path:

@@ -38,7 +38,7 @@ async def leave_nasty_processes(world: LocalWorld, seen: object) -> str:
 async def test_at_the_end_every_process_is_gone_however_it_resists(world: LocalWorld) -> None:
     spec = world.spec()
     tag = await leave_nasty_processes(world, await world.ready(spec))
-    assert await world.cluster.ensure_gone(spec.reservation_id)
+    await world.gone(spec.reservation_id)
     assert not tagged(tag)
 
 
@@ -58,7 +58,7 @@ async def test_open_sessions_end_with_it(world: LocalWorld) -> None:
     session = world.open_session(seen, "echo in; sleep 1000")
     assert session.stdout is not None
     assert await asyncio.to_thread(session.stdout.readline) == b"in\n"
-    assert await world.cluster.ensure_gone(spec.reservation_id)
+    await world.gone(spec.reservation_id)
     assert await asyncio.to_thread(session.wait, 10) != 0
     session.communicate()
 
@@ -266,7 +266,7 @@ async def test_papers_that_cannot_be_read_show_a_dead_server_that_can_be_removed
     seen = await world.seen(spec.reservation_id)
     assert seen is not None
     assert seen.phase is ServerPhase.DEAD
-    assert await world.cluster.ensure_gone(spec.reservation_id)
+    await world.gone(spec.reservation_id)
     await eventually_async(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE)
 
 
