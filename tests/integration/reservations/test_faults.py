@@ -58,6 +58,7 @@ async def test_one_whose_row_changes_while_it_is_torn_down_is_looked_at_again_at
     ensure_gone = world.cluster.ensure_gone
 
     async def meanwhile(reservation_id: ReservationId, *, keep_files: bool = False) -> bool:
+        world.processor._woken.clear()  # here: the teardown may be over before the cycle is
         row = await world.get(rid)
         told = Change(rid, row.status, row.version, NewEvent("step", "somebody else has said something"))
         await world.stores.reservations.apply_change(told, now=world.clock.now())
@@ -66,7 +67,6 @@ async def test_one_whose_row_changes_while_it_is_torn_down_is_looked_at_again_at
     with monkeypatch.context() as patch:
         patch.setattr(world.cluster, "ensure_gone", meanwhile)
         await world.processor.run_cycle()
-        world.processor._woken.clear()
         await world.processor.effects.wait_idle()
         await asyncio.sleep(0)
     assert not (await world.get(rid)).is_released, "by one who had not seen that"
