@@ -87,7 +87,7 @@ class LoginContract(SshServers):
             assert ssh.lets_in()
 
     def test_connections_that_never_log_in_keep_nobody_out(self, ssh: SshServer) -> None:
-        idlers = [socket.create_connection(("127.0.0.1", ssh.port), timeout=10) for _ in range(520)]
+        idlers = [socket.create_connection(("127.0.0.1", ssh.port), timeout=60) for _ in range(520)]
         try:
             assert ssh.lets_in()
             for cut_off in idlers[:10]:
@@ -99,7 +99,7 @@ class LoginContract(SshServers):
 
     def test_noise_on_the_port_harms_nobody(self, ssh: SshServer) -> None:
         for noise in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(70000), b"SSH-2.0-x\r\n" + os.urandom(5000), b""):
-            with socket.create_connection(("127.0.0.1", ssh.port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", ssh.port), timeout=60) as connection:
                 try:
                     connection.sendall(noise)
                     connection.shutdown(socket.SHUT_WR)
