@@ -1,6 +1,5 @@
 """The real proxy as a separate process with fake tokens: each connects to the echo server at the given port."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -22,6 +21,7 @@ from gpudev.proxy.ssh.handshake import SessionGuard
 from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.settings import ProxySettings
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
+from support.api.serving import serve_and_print_port
 
 JOB = "00000000-0000-4000-8000-000000000001"
 GRANT = Grant(ReservationId(UUID(JOB)), UserId(1), 1)
@@ -68,11 +68,7 @@ async def serve(echo_port: int) -> None:
         backlog=2048,
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-    await serving
+    await serve_and_print_port(server)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,14 @@ async def serving(app: Any, *, on: socket | None = None, **settings: Any) -> Asy
         await task
 
 
+async def serve_and_print_port(server: uvicorn.Server) -> None:
+    """For a process of its own: whoever started it reads the port."""
+    serving = asyncio.create_task(server.serve())
+    await eventually_async(lambda: server.started)
+    print(port_of(server), flush=True)
+    await serving
+
+
 def port_of(server: uvicorn.Server) -> int:
     port: int = server.servers[0].sockets[0].getsockname()[1]
     return port

@@ -2,7 +2,6 @@
 
 Prints its port. Arguments: the folder through which both pass connections on."""
 
-import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from starlette.routing import Route
 
 from gpudev.bootstrap.handover import open_api_beside_proxy
 from gpudev.settings import Settings
+from support.api.serving import serve_and_print_port
 
 
 async def health(_request: Request) -> PlainTextResponse:
@@ -25,11 +25,7 @@ async def health(_request: Request) -> PlainTextResponse:
 async def serve(folder: Path) -> None:
     app = Starlette(routes=[Route("/health", health)])
     async with open_api_beside_proxy(app, folder, replace(Settings(), api_port=0)) as server:
-        serving = asyncio.create_task(server.serve())
-        while not server.started:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-        await serving
+        await serve_and_print_port(server)
 
 
 if __name__ == "__main__":

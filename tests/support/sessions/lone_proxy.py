@@ -42,6 +42,7 @@ from gpudev.proxy.ssh.sessions import SshSessions
 from gpudev.settings import ProxySettings, RequestGuardSettings
 from gpudev.workflows.sessions.jupyter_access import AdmittedBrowser
 from gpudev.workflows.sessions.ssh_tokens import SshTokens
+from support.api.serving import serve_and_print_port
 from support.sessions.tiny_pieces import JOB
 
 _GRANT = Grant(ReservationId(UUID(JOB)), UserId(1), 1)
@@ -128,11 +129,7 @@ async def serve(port: int) -> None:
         access_log=False,
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-    await serving
+    await serve_and_print_port(server)
 
 
 if __name__ == "__main__":
