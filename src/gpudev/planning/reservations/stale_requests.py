@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from gpudev.domain.reservations import changes
 from gpudev.domain.reservations.changes import Change
-from gpudev.domain.reservations.reservation import Reservation
+from gpudev.domain.reservations.reservation import Reservation, format_minutes
 from gpudev.planning.decisions import Decisions
 from gpudev.ports.queue import PlanningRecords
 
@@ -94,5 +94,5 @@ def _format_duration(span: timedelta) -> str:
         return f"{seconds} second{'' if seconds == 1 else 's'}"
     minutes = round(span / timedelta(minutes=1))
     if minutes < 120:
-        return f"{minutes} minute{'' if minutes == 1 else 's'}"
+        return format_minutes(minutes)
     return f"{span / timedelta(hours=1):.3g} hours"

@@ -100,14 +100,11 @@ Firewall = NftFirewall | IptablesFirewall
 
 def find_firewall() -> Firewall | None:
     """None: this machine has neither program."""
-    nft, iptables, restore = (_find_program(name) for name in ("nft", "iptables", "iptables-restore"))
-    if nft is not None:
-        return NftFirewall(nft, iptables)
-    return IptablesFirewall(iptables, restore) if iptables and restore else None
+    return next(iter(installed_firewalls()), None)
 
 
 def installed_firewalls() -> list[Firewall]:
-    """To remove rules, whichever program applied them."""
+    """The preferred one first. All of them remove rules, whichever applied them."""
     nft, iptables, restore = (_find_program(name) for name in ("nft", "iptables", "iptables-restore"))
     found: list[Firewall] = [NftFirewall(nft, iptables)] if nft is not None else []
     return [*found, IptablesFirewall(iptables, restore)] if iptables and restore else found

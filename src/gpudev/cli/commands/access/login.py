@@ -10,7 +10,6 @@ from gpudev import paths
 from gpudev.cli import formatting, output
 from gpudev.cli.command_session import CommandSession
 from gpudev.cli.exit_codes import CliError, ExitCode, usage_error
-from gpudev.cli.options import api_options
 from gpudev.sdk import user_files
 from gpudev.sdk.errors import Forbidden, Unauthenticated
 from gpudev.sdk.http.endpoints import list_jobs
@@ -108,7 +107,8 @@ def logout(api_url: str | None) -> None:
 
 
 @click.command()
-@api_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@click.option("--api-url", metavar="URL", help="API address; overrides all settings.")
 def whoami(as_json: bool, api_url: str | None) -> None:
     """Show who you are logged in as, and where."""
     session = CommandSession(api_url)
